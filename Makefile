@@ -1,0 +1,28 @@
+# make demo: set up and run the main job. make test: set up and pass the tests. Both work on a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test setup check docs clean
+
+demo: setup
+	$(BIN)/gradwire demo
+
+test: check
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("gradwire needs Python 3.11 to 3.13, and $(PYTHON) is " + sys.version.split()[0] + "; run: make PYTHON=python3.11 <target>") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,128 @@
+"""N virtual workers in one process: the same engine, driven in lock step.
+
+For trying codecs out, for conformance tests without processes, and for accuracy studies of an N-worker run on
+one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.collectives import local
+from gradwire.collectives.meter import Meter
+from gradwire.core.codec import Codec, Strategy
+from gradwire.core.errors import ConfigError
+from gradwire.core.layout import Layout
+from gradwire.engine import Engine, check_gradient
+from gradwire.memory.base import Memory
+
+
+class VirtualCluster:
+    """`workers` workers that reduce gradients with one codec.
+
+    >>> cluster = VirtualCluster(workers=2, codec="topk(ratio=0.5)")
+    >>> cluster.reduce({"w": [torch.tensor([4.0, 1.0]), torch.tensor([2.0, 3.0])]})["w"]
+    tensor([2.0000, 1.5000])
+    >>> cluster.memory("w")
+    [tensor([0., 1.]), tensor([2., 0.])]
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        codec: str | Codec,
+        memory: str | Memory = "default",
+        strategy: str | Strategy = "auto",
+        seed: int = 0,
+        *,
+        compress: str = "all",
+    ) -> None:
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+            raise ConfigError(f"VirtualCluster: `workers` must be a whole number of at least 1, got {workers!r}")
+        self.workers = workers
+        self.engines = [
+            Engine(
+                codec,
+                memory=memory,
+                strategy=strategy,
+                compress=compress,
+                seed=seed,
+                rank=rank,
+                workers=workers,
+            )
+            for rank in range(workers)
+        ]
+        self.codec = self.engines[0].codec
+        self.sent_bytes = 0  # by worker 0 in the last step; the others differ by rounding alone
+        self.payload_bytes = 0
+        self._shapes: dict[str, torch.Size] = {}
+        self._outputs: dict[str, list[Tensor]] = {}
+
+    def reduce(
+        self, gradients: Mapping[str, Sequence[Tensor]], *, units: Sequence[Sequence[str]] | None = None
+    ) -> dict[str, Tensor]:
+        """One step. `gradients` maps each name to one tensor per worker; returns each name's reduced tensor.
+
+        All names form one unit of compression, in the order given, unless `units` groups them.
+        """
+        self._check(gradients)
+        groups = [list(gradients)] if units is None else [list(u) for u in units]
+        if sorted(n for g in groups for n in g) != sorted(gradients):
+            raise ConfigError("VirtualCluster: `units` must hold every name of the gradients exactly once")
+        meters = [Meter() for _ in range(self.workers)]
+        self._outputs = {}
+        for names in groups:
+            self._reduce_unit(names, gradients, meters)
+        for engine in self.engines:
+            engine.finish_step()
+        self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
+        return {name: self._outputs[name][0] for name in gradients}
+
+    def outputs(self, name: str) -> list[Tensor]:
+        """What each worker holds after the last step."""
+        return self._outputs[self._known(name)]
+
+    def memory(self, name: str) -> list[Tensor | None]:
+        """What each worker still owes for a parameter; None for a codec that runs without memory.
+
+        The mean over the workers is what separates the sum of the results from the sum of the mean gradients. Where
+        the owner of a shard keeps an error of its own, that is included, at n-fold weight.
+        """
+        return [e.owed(name, self._shapes[self._known(name)]) for e in self.engines]
+
+    def _reduce_unit(self, names: list[str], gradients: Mapping[str, Sequence[Tensor]], meters: list[Meter]) -> None:
+        layout = Layout.of((name, gradients[name][0].shape) for name in names)
+        programs = []
+        for rank, engine in enumerate(self.engines):
+            parts = [gradients[name][rank].detach().reshape(-1) for name in names]
+            programs.append(engine.reduce(torch.cat(parts), layout))
+        with torch.no_grad():
+            flats = local.run(programs, meters)
+        pieces = [layout.split(flat) for flat in flats]
+        for i, segment in enumerate(layout.segments):
+            self._outputs[segment.name] = [p[i].view(segment.shape) for p in pieces]
+
+    def _known(self, name: str) -> str:
+        if name not in self._shapes:
+            raise ConfigError(
+                f"VirtualCluster: no gradient named {name!r} has been reduced; known: {list(self._shapes)}"
+            )
+        return name
+
+    def _check(self, gradients: Mapping[str, Sequence[Tensor]]) -> None:
+        if not gradients:
+            raise ConfigError("VirtualCluster: `reduce` was given no gradients; pass {name: [one tensor per worker]}")
+        for name, tensors in gradients.items():
+            if len(tensors) != self.workers:
+                raise ConfigError(
+                    f"VirtualCluster: {name!r} needs one tensor for each of {self.workers} workers, got {len(tensors)}"
+                )
+            if len({(t.shape, t.dtype, t.device) for t in tensors}) != 1:
+                raise ConfigError(f"VirtualCluster: the workers' tensors for {name!r} differ in shape, dtype or device")
+            check_gradient(name, tensors[0])
+            self._shapes[name] = tensors[0].shape
+        if len({(t[0].dtype, t[0].device) for t in gradients.values()}) != 1:
+            raise ConfigError("VirtualCluster: all gradients of one call must share one dtype and device")

@@ -1,0 +1,53 @@
+r"""FP16: cast to half precision. The baseline that any compression has to beat.
+
+.. math::  C(x) = \mathrm{round}_{16}(s\,x) / s
+
+Round to nearest keeps the relative error of a normal number below 2⁻¹¹. The mean is taken before the cast, so a mean
+that is representable does not overflow on the way. `scale` s (a power of two keeps it exact) lifts small gradients
+above 6e-8, where half precision ends; values beyond 65504/s become infinite, and stay visible.
+Sums of casts are casts of sums up to rounding: payloads may be all-reduced. Under scatter-reduce-gather they are
+summed in float32. Wire: 2 bytes an element.
+
+Micikevicius et al., Mixed Precision Training, ICLR 2018, arXiv:1710.03740.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random
+from gradwire.core.registry import Check
+
+
+@register
+@dataclass(frozen=True)
+class FP16(Codec):
+    """Half precision on the wire."""
+
+    name: ClassVar[str] = "fp16"
+    family: ClassVar[str] = "baseline"
+    paper: ClassVar[str] = "Micikevicius et al., Mixed Precision Training, ICLR 2018, arXiv:1710.03740"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        Check(self.name).number("scale", self.scale, 2.0**-24, 2.0**24, "a factor from 2**-24 to 2**24")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.SUM, delta=0.0)
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        return Payload((x if self.scale == 1 else x * self.scale).to(torch.float16))
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        x = payload.data.float()
+        return x if self.scale == 1 else x / self.scale
+
+    def payload_bytes(self, numel: int) -> int:
+        return 2 * numel

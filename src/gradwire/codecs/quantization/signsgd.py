@@ -1,0 +1,69 @@
+r"""SignSGD with majority vote: one bit a coordinate, and the workers vote.
+
+.. math::  C(x)_i = \mathrm{sgn}(x_i), \qquad \text{out}_i = \mathrm{sgn}\Big(\sum_w \mathrm{sgn}(x^w_i)\Big)
+
+The result is ±1, not a mean: the step length is the learning rate, which must be small (1e-4 or so). Runs without
+memory. A zero, and a tie among an even number of workers, is decided by a coin that all workers share, new
+in each step, so that untouched coordinates (embedding rows, say) do not drift.
+All-gather and scatter-reduce-gather give the same result, bit for bit.
+Wire: ceil(n/8) bytes, and one byte that says that the gradient is not finite.
+
+Bernstein et al., signSGD: compressed optimisation for non-convex problems, ICML 2018, arXiv:1802.04434;
+with majority vote is communication efficient and fault tolerant, ICLR 2019, arXiv:1810.05291.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random
+from gradwire.kernels import rows
+from gradwire.kernels.bitpack import pack, packed_bytes, unpack
+from gradwire.kernels.random import coins
+
+
+@register
+@dataclass(frozen=True)
+class SignSGD(Codec):
+    """Signs, by majority."""
+
+    name: ClassVar[str] = "signsgd"
+    family: ClassVar[str] = "quantization"
+    paper: ClassVar[str] = "Bernstein et al., ICML 2018, arXiv:1802.04434; ICLR 2019, arXiv:1810.05291"
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.GATHER, averages=False)
+
+    @property
+    def alignment(self) -> int:
+        return 32  # the coins of a shard begin at a whole word
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        positive = torch.where(x == 0, coins(rng.shared("coin"), x.shape, x.device), x > 0)
+        bad = x.isfinite().all(1, keepdim=True).logical_not()
+        return Payload(rows.join(pack(positive, 1), bad.to(torch.uint8)))
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        signs, bad = self._read(payload, numel)
+        return signs.masked_fill_(bad, torch.nan)
+
+    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        signs, bad = self._read(payload, numel)
+        votes = signs.sum(0, keepdim=True)
+        positive = torch.where(votes == 0, coins(rng.shared("coin"), votes.shape, votes.device), votes > 0)
+        return torch.where(positive, 1.0, -1.0).masked_fill_(bad.any(0, keepdim=True), torch.nan)
+
+    def payload_bytes(self, numel: int) -> int:
+        return packed_bytes(numel, 1) + 1
+
+    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """Signs as ±1 and, for each row, whether it was not finite."""
+        bits = unpack(payload.data, 1, numel)
+        return bits.float().mul_(2).sub_(1), payload.data[:, -1:] != 0

@@ -1,0 +1,100 @@
+r"""TopK-Chunked: the workers agree on the J chunks of `chunk` elements with the most energy, and sum only those.
+
+.. math::  s_p = \sum_w \|c^w_p\|_2^2, \qquad K = \text{the } J \text{ largest } s_p, \qquad
+           C(a) = a \ \text{on the chunks of}\ K,\ 0 \text{ elsewhere}
+
+Two rounds, both all-reduces: chunk energies, then values. All workers keep the same chunks, so no index is sent.
+Over all workers together a contraction with delta = J/(number of chunks); runs with error feedback. Give either
+`ratio`, the share of chunks kept (0.01 if neither is given), or `bits` b per element, from which
+J = floor((b/16 − 1/chunk) n/chunk).
+Wire: 2 bytes a chunk (bfloat16 energies) and 2 bytes a kept element (float16): b = 16 (J·chunk/n + 1/chunk) bits.
+
+Departs from the paper where half precision would fail: energies travel as bfloat16, whose range covers squares of small
+gradients, and values are scaled by a power of two that all workers derive from the summed energies, so that no sum
+overflows and none sinks below half precision's range.
+
+Han et al., Beyond Throughput and Compression Ratios, 2024, arXiv:2407.01378, section 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.core.errors import ConfigError
+from gradwire.core.exchange import Sum
+from gradwire.core.registry import Check
+from gradwire.kernels import rows
+
+
+@register
+@dataclass(frozen=True)
+class TopKC(Codec):
+    """The chunks with the most energy, by consensus."""
+
+    name: ClassVar[str] = "topkc"
+    family: ClassVar[str] = "sparsification"
+    paper: ClassVar[str] = "Han et al., 2024, arXiv:2407.01378"
+    ratio: float | None = None
+    chunk: int = 128
+    bits: float | None = None
+
+    def __post_init__(self) -> None:
+        check = Check(self.name)
+        check.integer("chunk", self.chunk, 1)
+        if self.ratio is not None:
+            check.share("ratio", self.ratio)
+        if self.bits is None:
+            return
+        if self.ratio is not None:
+            raise ConfigError(f"topkc: give `ratio` or `bits`, not both; got ratio={self.ratio}, bits={self.bits}")
+        low = 16 / self.chunk
+        if not low < self.bits <= 16 + low:
+            check.fail(
+                "bits",
+                f"more than 16/chunk = {low:g}, which the energies take, up to {16 + low:g}",
+                self.bits,
+            )
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True)
+
+    @property
+    def _share(self) -> float:
+        if self.bits is not None:
+            return min(1.0, self.bits / 16 - 1 / self.chunk)
+        return 0.01 if self.ratio is None else self.ratio
+
+    def kept_chunks(self, numel: int) -> int:
+        """J for a unit of `numel` elements."""
+        chunks = -(-numel // self.chunk)
+        wanted = self._share * numel / self.chunk if self.bits is not None else math.ceil(self._share * chunks)
+        return min(chunks, max(1, int(wanted)))
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        chunks = rows.blocks(x[None], self.chunk)[0]
+        energy = yield Sum(chunks.square().sum(1).to(torch.bfloat16))
+        kept = energy.float().sort(descending=True, stable=True).indices[: self.kept_chunks(x.numel())]
+        scale = _power_of_two(energy.float().amax()) / ctx.workers
+        mine = (chunks[kept] * scale).to(torch.float16)
+        own = self._place(mine.float() / scale, kept, x) if ctx.wants_own else None
+        total = yield Sum(mine)
+        return self._place(total.float() / (scale * ctx.workers), kept, x), own
+
+    def _place(self, values: Tensor, kept: Tensor, x: Tensor) -> Tensor:
+        """The chunks `kept` hold `values`, all others zero."""
+        out = x.new_zeros((-(-x.numel() // self.chunk), self.chunk))
+        out[kept] = values
+        return out.view(-1)[: x.numel()]
+
+
+def _power_of_two(energy: Tensor) -> Tensor:
+    """2^e such that sqrt(energy)·2^e lies in [2¹², 2¹⁴): any element of such a chunk fits half precision."""
+    exponent = 13 - torch.where(energy > 0, energy, 1.0).log2().mul(0.5).floor()
+    return torch.exp2(exponent.clamp(-100, 100))

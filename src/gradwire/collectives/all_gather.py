@@ -1,0 +1,33 @@
+"""All-gather: every worker gets every payload.
+
+1. Encode the gradient.
+2. Gather the payloads of all workers.
+3. Decode and combine all of them. Cost and memory grow with the number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Context, Reduced, Strategy, strategies
+from gradwire.core.exchange import Gather
+
+
+@strategies.register
+@dataclass(frozen=True)
+class AllGather(Strategy):
+    """Sends n-1 payloads."""
+
+    name: ClassVar[str] = "all_gather"
+
+    def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
+        payload = codec.encode(x[None], ctx.rng)
+        own = codec.decode(payload, x.numel(), ctx.rng)[0] if ctx.wants_own else None
+        rows = yield Gather(payload)
+        return codec.combine(rows, x.numel(), ctx.rng)[0], own
+
+    def refusal(self, codec: Codec) -> str | None:
+        return None

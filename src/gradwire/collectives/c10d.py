@@ -1,0 +1,160 @@
+"""The distributed driver: carries a program's exchanges out over a torch.distributed process group.
+
+`run` blocks until the program has ended; DDP's hook calls it from a worker thread (see
+`gradwire.integrations.ddp`) so that the backward pass goes on meanwhile. All exchanges of a round are started before
+the first is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradwire.collectives.meter import Meter
+from gradwire.core.errors import ExchangeFailed
+from gradwire.core.exchange import (
+    Exchange,
+    Gather,
+    Max,
+    Payload,
+    Program,
+    Reduction,
+    Scatter,
+    as_answer,
+    as_batch,
+)
+
+R = TypeVar("R")
+
+# torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass
+class Clock:
+    """Seconds on the host clock: before the first exchange, waiting, and after the first answer."""
+
+    encode: float = 0.0
+    communicate: float = 0.0
+    decode: float = 0.0
+
+
+class ProcessGroupDriver:
+    """Drives programs over `group`, one at a time, counting bytes and seconds."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank: int = dist.get_rank(group)
+        self.workers: int = dist.get_world_size(group)
+        self.meter = Meter()
+        self.clock = Clock()
+
+    def run(self, program: Program[R]) -> R:
+        """Drive `program` to its end and return its result."""
+        answer: Any = None
+        encoding, start = True, time.perf_counter()
+        while True:
+            try:
+                request = program.send(answer)
+            except StopIteration as done:
+                self._spent(encoding, time.perf_counter() - start)
+                return done.value  # type: ignore[no-any-return]
+            sent = time.perf_counter()
+            self._spent(encoding, sent - start)
+            waits = [self._start(e) for e in as_batch(request)]
+            answer = as_answer(request, [wait() for wait in waits])
+            encoding, start = False, time.perf_counter()
+            self.clock.communicate += start - sent
+
+    def _spent(self, encoding: bool, seconds: float) -> None:
+        if encoding:
+            self.clock.encode += seconds
+        else:
+            self.clock.decode += seconds
+
+    def _start(self, exchange: Exchange) -> Callable[[], Any]:
+        """Start one exchange; the returned function waits for it and gives the answer."""
+        self.meter.count(exchange, self.workers, self.rank)
+        try:
+            wait = self._begin(exchange)
+        except RuntimeError as problem:
+            raise self._failed(exchange, problem) from problem
+
+        def finish() -> Any:
+            try:
+                return wait()
+            except RuntimeError as problem:
+                raise self._failed(exchange, problem) from problem
+
+        return finish
+
+    def _begin(self, exchange: Exchange) -> Callable[[], Any]:
+        if isinstance(exchange, Reduction):
+            return self._reduce(exchange)
+        if exchange.payload.lengths is not None:
+            return self._variable(exchange)
+        send = exchange.payload.data.contiguous()
+        if isinstance(exchange, Gather):
+            receive = send.new_empty((self.workers, *send.shape[1:]))
+            wait = self._async(receive, lambda: _all_gather(receive, send, group=self.group, async_op=True))
+        else:
+            receive = torch.empty_like(send)
+            wait = self._async(receive, lambda: dist.all_to_all_single(receive, send, group=self.group, async_op=True))
+        return lambda: Payload(wait(send))
+
+    def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
+        tensor = exchange.tensor.contiguous()
+        op = dist.ReduceOp.MAX if isinstance(exchange, Max) else dist.ReduceOp.SUM
+        wait = self._async(tensor, lambda: dist.all_reduce(tensor, op=op, group=self.group, async_op=True))
+        return lambda: wait(tensor)
+
+    def _async(self, result: Tensor, start: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
+        """Start a collective unless there is nothing to send; what it reads is kept alive until it is done."""
+        work = start() if result.numel() else None
+
+        def wait(_kept_alive: Tensor) -> Tensor:
+            if work is not None:
+                work.wait()
+            return result
+
+        return wait
+
+    def _variable(self, exchange: Gather | Scatter) -> Callable[[], Payload]:
+        """Rows whose sizes depend on the data: the lengths travel first, then exactly that many bytes."""
+        payload, workers = exchange.payload, self.workers
+        assert payload.lengths is not None
+        lengths = payload.lengths.to(payload.data.device)
+        counts = torch.empty(workers, dtype=torch.int64, device=lengths.device)
+        rows = payload.data
+        if isinstance(exchange, Gather):
+            lengths, rows = lengths.expand(workers).contiguous(), rows.expand(workers, -1)
+        dist.all_to_all_single(counts, lengths, group=self.group)
+        outgoing, incoming = lengths.tolist(), counts.tolist()
+        send = torch.cat([r[:n] for r, n in zip(rows, outgoing, strict=True)])
+        receive = send.new_empty(sum(incoming))
+        if self._anything(lengths, counts):
+            dist.all_to_all_single(receive, send, incoming, outgoing, group=self.group)
+        width = max(incoming)
+        data = torch.stack([F.pad(part, (0, width - part.numel())) for part in torch.split(receive, incoming)])
+        return lambda: Payload(data, counts.cpu())
+
+    def _anything(self, outgoing: Tensor, incoming: Tensor) -> bool:
+        """Whether any worker has anything to send: a collective of nothing hangs some backends."""
+        total = (outgoing.sum() + incoming.sum()).view(1)
+        dist.all_reduce(total, group=self.group)
+        return bool(total > 0)
+
+    def _failed(self, exchange: Exchange, problem: RuntimeError) -> ExchangeFailed:
+        lines = str(problem).strip().splitlines()
+        return ExchangeFailed(
+            f"rank {self.rank} of {self.workers}: {type(exchange).__name__.lower()} did not finish: "
+            f"{lines[0] if lines else type(problem).__name__}. A peer has most likely died or timed out; look for the "
+            "first error among the other ranks' output, then restart from the last checkpoint."
+        )

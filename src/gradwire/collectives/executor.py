@@ -1,0 +1,68 @@
+"""One thread that runs jobs in the order they came: the only place from which a handle talks to its process group.
+
+Collectives must start in the same order on all ranks. Callbacks of futures run in any order and deadlock or
+mix up messages once a second exchange depends on the first; a queue with one reader cannot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+
+
+class Executor:
+    """Runs submitted jobs one after the other; after the first failure it runs no more."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self.error: Exception | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Condition()
+        self._open = 0
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Queue a job. On an accelerator it starts after the work now queued on the current stream."""
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(torch.cuda.current_stream(self._stream.device))
+        with self._idle:
+            self._open += 1
+        self._jobs.put(lambda: self._on_stream(job, ready))
+
+    def wait(self) -> None:
+        """Return when all jobs have ended; raise what the first failing one raised."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._open == 0)
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End the thread once its jobs are done."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _on_stream(self, job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
+        if self._stream is None or ready is None:
+            job()
+            return
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            job()
+
+    def _loop(self) -> None:
+        torch.set_grad_enabled(False)  # new threads start with it enabled
+        while (job := self._jobs.get()) is not None:
+            try:
+                if self.error is None:
+                    job()
+            except Exception as problem:
+                self.error = problem
+            with self._idle:
+                self._open -= 1
+                self._idle.notify_all()

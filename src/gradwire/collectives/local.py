@@ -1,0 +1,85 @@
+"""The virtual driver: N workers in one process, in lock step, on whatever device their tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from gradwire.collectives.meter import Meter
+from gradwire.core.errors import ExchangeFailed
+from gradwire.core.exchange import (
+    Exchange,
+    Gather,
+    Max,
+    Payload,
+    Program,
+    Reduction,
+    Scatter,
+    as_answer,
+    as_batch,
+)
+
+R = TypeVar("R")
+
+
+def run(programs: Sequence[Program[R]], meters: Sequence[Meter]) -> list[R]:
+    """Drive one program per worker to its end; returns their results in order of rank."""
+    answers: list[Any] = [None] * len(programs)
+    while True:
+        requests, results = [], []
+        for program, answer in zip(programs, answers, strict=True):
+            try:
+                requests.append(program.send(answer))
+            except StopIteration as done:
+                results.append(done.value)
+        if not requests:
+            return results
+        if results:
+            raise ExchangeFailed(f"{len(results)} of {len(programs)} workers ended while the others still exchange")
+        answers = _carry_out(requests, meters)
+
+
+def _carry_out(requests: list[Any], meters: Sequence[Meter]) -> list[Any]:
+    """One round: what each worker is sent for what each worker asked."""
+    batches = [as_batch(r) for r in requests]
+    if len({len(b) for b in batches}) != 1:
+        raise ExchangeFailed("the workers ask for different numbers of exchanges in the same round")
+    columns = [_combine(column, meters) for column in zip(*batches, strict=True)]
+    return [as_answer(r, list(row)) for r, row in zip(requests, zip(*columns, strict=True), strict=True)]
+
+
+def _combine(column: Sequence[Exchange], meters: Sequence[Meter]) -> list[Any]:
+    """One exchange over all workers: the answers in order of rank."""
+    workers = len(column)
+    if len({type(e) for e in column}) != 1:
+        kinds = ", ".join(type(e).__name__ for e in column)
+        raise ExchangeFailed(f"the workers ask for different exchanges in the same round: {kinds}")
+    for rank, (exchange, meter) in enumerate(zip(column, meters, strict=True)):
+        meter.count(exchange, workers, rank)
+    first = column[0]
+    if isinstance(first, Reduction):
+        total = first.tensor.clone()
+        for other in column[1:]:
+            assert isinstance(other, Reduction)
+            total = torch.maximum(total, other.tensor) if isinstance(first, Max) else total + other.tensor
+        return [total] * workers
+    payloads = [e.payload for e in column if isinstance(e, Gather | Scatter)]
+    if isinstance(first, Gather):
+        return [stack(payloads)] * workers
+    return [stack([row(p, rank) for p in payloads]) for rank in range(workers)]
+
+
+def row(payload: Payload, index: int) -> Payload:
+    """One row of a payload."""
+    lengths = payload.lengths
+    return Payload(payload.data[index : index + 1], None if lengths is None else lengths[index : index + 1])
+
+
+def stack(payloads: Sequence[Payload]) -> Payload:
+    """Rows of several workers under each other; rows of different widths are padded with zeros."""
+    width = max(p.data.shape[1] for p in payloads)
+    data = [torch.nn.functional.pad(p.data, (0, width - p.data.shape[1])) for p in payloads]
+    lengths = [p.lengths for p in payloads if p.lengths is not None]
+    return Payload(torch.cat(data), torch.cat(lengths) if lengths else None)

@@ -1,0 +1,82 @@
+"""Scatter-reduce-gather: bandwidth-optimal for any codec whose gradient can be cut into shards.
+
+1. Cut the gradient into n equal shards (zeros behind the end) and encode each; worker r owns shard r.
+2. Scatter: row r of everybody goes to worker r.
+3. The owner decodes its n rows and combines them in float32 (for sign codecs: a vote), adding what its
+   own memory kept from re-encoding this shard last time.
+4. The owner encodes the result, with the codec of the way down, and remembers what that lost.
+5. Gather: everybody, the owner too, decodes the n re-encoded shards, so replicas agree bit for bit.
+
+Wire: 2 (n-1)/n of a payload for any n, where all-gather sends n-1 payloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, strategies
+from gradwire.core.errors import Incompatible
+from gradwire.core.exchange import Gather, Scatter
+from gradwire.core.layout import Layout
+
+OWNER_ERROR = "owner_error"
+
+
+@strategies.register
+@dataclass(frozen=True)
+class ScatterReduceGather(Strategy):
+    """`down` is the codec of the second leg (the same if None); `owner_memory` follows the codec's memory if None."""
+
+    name: ClassVar[str] = "scatter_reduce_gather"
+    down: str | None = None
+    owner_memory: bool | None = None
+    _down: Codec | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.down is None:
+            return
+        codec = codecs.build(self.down)
+        problem = self.refusal(codec)
+        if problem:
+            raise Incompatible(f"scatter_reduce_gather: {codec.name} cannot serve as `down`: {problem}")
+        object.__setattr__(self, "_down", codec)
+
+    def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
+        shard = shard_length(codec, x.numel(), ctx.workers)
+        low = ctx.rank * shard
+        up = codec.encode(F.pad(x, (0, ctx.workers * shard - x.numel())).view(ctx.workers, shard), ctx.rng)
+        own = codec.decode(up, shard, ctx.rng).view(-1)[: x.numel()] if ctx.wants_own else None
+        received = yield Scatter(up)
+        mean = codec.combine(received, shard, ctx.rng.at(low))
+
+        down, rng = self._down or codec, ctx.rng.fold("down")
+        remember = ctx.owner_memory if self.owner_memory is None else self.owner_memory
+        held = self.held(codec, ctx.layout, ctx.rank, ctx.workers)
+        if remember and held.numel:
+            kept = ctx.state.flat(OWNER_ERROR, held)
+            if kept is not None:
+                mean = mean + F.pad(kept, (0, shard - held.numel))
+        result = down.encode(mean, rng.at(low))
+        if remember and held.numel:
+            lost = (mean - down.decode(result, shard, rng.at(low)))[0, : held.numel]
+            ctx.state.put_flat(OWNER_ERROR, held, lost)
+        rows = yield Gather(result, relay=True)
+        return down.decode(rows, shard, rng).view(-1)[: x.numel()], own
+
+    def refusal(self, codec: Codec) -> str | None:
+        if codec.traits.combine is Combine.ROUNDS or not codec.traits.shards:
+            return "a shard of its gradient cannot be encoded by itself"
+        return None
+
+    def held(self, codec: Codec, layout: Layout, rank: int, workers: int) -> Layout:
+        shard = shard_length(codec, layout.numel, workers)
+        return layout.cut(rank * shard, (rank + 1) * shard)
+
+
+def shard_length(codec: Codec, numel: int, workers: int) -> int:
+    """Elements of one shard: an equal share, rounded up to the codec's alignment."""
+    return -(-numel // (workers * codec.alignment)) * codec.alignment

@@ -1,0 +1,47 @@
+"""The tracer: which exchanges a program makes, with how many bytes, in which order. Nothing is sent.
+
+Every exchange is answered as if all workers had handed in what this one did. On meta tensors no gradient is ever
+allocated or computed, so a model of any size is traced at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.collectives.local import stack
+from gradwire.core.exchange import Exchange, Gather, Program, Reduction, as_answer, as_batch
+
+
+@dataclass(frozen=True)
+class TracedExchange:
+    """One exchange of one worker."""
+
+    kind: str  # sum, max, gather or scatter
+    round: int  # exchanges of the same round travel together
+    payload_bytes: int  # of this worker's own gradient
+    sent_bytes: int  # that leave this worker
+
+
+def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchange]:
+    """Drive `program` as worker `rank` of `workers` and list what it exchanges."""
+    traced: list[TracedExchange] = []
+    answer: Any = None
+    round_ = 0
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration:
+            return traced
+        batch = as_batch(request)
+        for exchange in batch:
+            sent = exchange.sent_bytes(workers, rank)
+            traced.append(TracedExchange(type(exchange).__name__.lower(), round_, exchange.payload_bytes, sent))
+        answer = as_answer(request, [_echo(e, workers) for e in batch])
+        round_ += 1
+
+
+def _echo(exchange: Exchange, workers: int) -> Any:
+    if isinstance(exchange, Reduction):
+        return exchange.tensor
+    return stack([exchange.payload] * workers) if isinstance(exchange, Gather) else exchange.payload

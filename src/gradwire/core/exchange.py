@@ -1,0 +1,135 @@
+"""What workers can ask the network for. Codecs and strategies yield these; drivers carry them out.
+
+| exchange | each worker gives | each worker gets | bytes a worker sends (n workers) |
+|---|---|---|---|
+| `Sum`, `Max` | a tensor | the elementwise sum or maximum | 2 (n-1)/n of the tensor (ring) |
+| `Gather` | a payload of one row | n rows, one a worker | n-1 copies of the payload |
+| `Scatter` | a payload of n rows | n rows: row r of worker i arrives at worker r as row i | all rows but its own |
+
+A generator yields one exchange, or a tuple of exchanges that may travel together, and is sent the
+answer, or the tuple of answers. What it yields belongs to the driver from then on (it may be reduced in
+place); what it is sent is shared and must not be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Encoded rows. What crosses the network is `data`, and nothing else.
+
+    `data` has one row per encoded vector. Codecs whose payloads are summed use the dtype they sum in, all
+    others uint8. Where a row's size depends on the data, `lengths` (int64, on the CPU) says how many bytes
+    of each row are meant; the rest of the row is padding that never leaves the worker.
+    """
+
+    data: Tensor
+    lengths: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.data.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        if self.lengths is not None:
+            return int(self.lengths.sum()) + 8 * self.lengths.numel()  # the lengths travel too
+        return self.data.numel() * self.data.element_size()
+
+    def row_bytes(self, row: int) -> int:
+        if self.lengths is not None:
+            return int(self.lengths[row]) + 8
+        return self.data[row].numel() * self.data.element_size()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Elementwise over the workers. Use `Sum` or `Max`."""
+
+    tensor: Tensor
+
+    @property
+    def payload_bytes(self) -> int:
+        """What of this worker's own gradient goes into the exchange."""
+        return self.tensor.numel() * self.tensor.element_size()
+
+    def sent_bytes(self, workers: int, rank: int) -> int:
+        """Bytes that leave the worker, in a ring."""
+        return -(-2 * (workers - 1) * self.payload_bytes // workers)
+
+
+class Sum(Reduction):
+    """The elementwise sum over the workers."""
+
+
+class Max(Reduction):
+    """The elementwise maximum over the workers."""
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Every worker gets every worker's row. `relay` marks rows that carry a result, not a gradient."""
+
+    payload: Payload
+    relay: bool = False
+
+    @property
+    def payload_bytes(self) -> int:
+        return 0 if self.relay else self.payload.nbytes
+
+    def sent_bytes(self, workers: int, rank: int) -> int:
+        return (workers - 1) * self.payload.nbytes
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Row r of each worker goes to worker r."""
+
+    payload: Payload
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.payload.nbytes
+
+    def sent_bytes(self, workers: int, rank: int) -> int:
+        return self.payload.nbytes - self.payload.row_bytes(rank)
+
+
+Exchange: TypeAlias = Reduction | Gather | Scatter
+R = TypeVar("R")
+Program: TypeAlias = Generator[Any, Any, R]  # yields Exchange | tuple[Exchange, ...], returns R
+
+
+def as_batch(request: Any) -> tuple[Exchange, ...]:
+    """What a program yielded, as a tuple."""
+    return request if isinstance(request, tuple) else (request,)
+
+
+def as_answer(request: Any, answers: list[Any]) -> Any:
+    """What to send back for `request`: one answer, or a tuple where a tuple was asked."""
+    return tuple(answers) if isinstance(request, tuple) else answers[0]
+
+
+def together(main: Program[R], extras: tuple[Exchange, ...]) -> Program[tuple[R, tuple[Any, ...]]]:
+    """Run `main`, and let `extras` travel with its first exchange; returns both results."""
+    if not extras:
+        return (yield from main), ()
+    try:
+        request = next(main)
+    except StopIteration as done:  # main had nothing to send
+        return done.value, (yield extras)
+    batch = as_batch(request)
+    answers = yield (*batch, *extras)
+    answer = as_answer(request, list(answers[: len(batch)]))
+    while True:
+        try:
+            request = main.send(answer)
+        except StopIteration as done:
+            return done.value, answers[len(batch) :]
+        answer = yield request

@@ -1,0 +1,372 @@
+"""The one file where codec, memory and strategy meet. Read it first.
+
+An `Engine` is one worker. For each unit of compression (a flat gradient and its layout) `reduce` returns a program,
+a generator of exchanges, that any driver can carry out:
+
+1. split the unit: vectors and tiny tensors go as they are, in one sum that travels beside the codec's first exchange;
+2. add what the memory kept; make one non-finite element visible in the whole unit;
+3. let the codec reduce it over the workers;
+4. let the memory keep what this worker's own share left behind;
+5. put both parts together, in the gradient's own dtype.
+
+State written by the units of a step is committed by `finish_step`, and only if all results are finite: a step that a
+loss scaler will skip leaves the memories as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.collectives.choose import check, choose, parse
+from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
+from gradwire.core.codec import Codec, Context, Strategy, codecs, zero_or_nan
+from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
+from gradwire.core.exchange import Exchange, Program, Sum, together
+from gradwire.core.layout import Layout, Segment
+from gradwire.core.random import Random
+from gradwire.core.registry import to_spec
+from gradwire.core.state import Entry, Store, Transaction
+from gradwire.memory.base import ERROR, Memory, memories
+
+FORMAT_VERSION = 1
+TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
+
+
+@dataclass
+class Fidelity:
+    """Squared error of the compressed part against the exact mean, and that mean's squared norm."""
+
+    error: Tensor
+    exact: Tensor
+
+
+class Engine:
+    """One worker's compression: codec, memory, strategy and state.
+
+    Args:
+        codec: a codec or its spec.
+        memory: ``"default"`` (what the codec asks for), ``"none"``, or a memory or its spec.
+        strategy: ``"auto"``, or a strategy or its spec.
+        compress: ``"matrices"`` leaves tensors of fewer than two dimensions or 1024 elements as they are;
+            ``"all"`` gives the codec everything.
+        seed: of all randomness; the same on all workers.
+        track_unused: parameters without a gradient on all workers keep their memory and get a zero result.
+        nmse_every: measure the normalised error against the exact mean every so many steps (0: never). Such a step
+            sends the uncompressed gradient too.
+    """
+
+    def __init__(
+        self,
+        codec: str | Codec,
+        *,
+        memory: str | Memory = "default",
+        strategy: str | Strategy = "auto",
+        compress: str = "matrices",
+        seed: int = 0,
+        rank: int = 0,
+        workers: int = 1,
+        track_unused: bool = False,
+        nmse_every: int = 0,
+    ) -> None:
+        if compress not in ("matrices", "all"):
+            raise ConfigError(f"gradwire: `compress` must be 'matrices' or 'all', got {compress!r}")
+        if nmse_every < 0:
+            raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
+        self.codec = codecs.build(codec) if isinstance(codec, str) else codec
+        wanted = self.codec.traits.memory if memory == "default" else memory
+        self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
+        self.scale = self.memory.check(self.codec)
+        self.strategy = parse(strategy)
+        check(self.codec, self.strategy)
+        self.compress = compress
+        self.seed, self.rank, self.workers = seed, rank, workers
+        self.track_unused = track_unused and self.memory.keeps
+        self.nmse_every = nmse_every
+        self.step = 0
+        self.skipped_steps = 0
+        self.store = Store()
+        self.units = 1.0  # of the gradient: loss scale over learning rate; what is kept is in units of its last commit
+        self._kept_units = 1.0
+        self._transaction = Transaction(self.store)
+        self._finite: list[Tensor] = []
+        self._fidelity: list[Fidelity] = []
+        self._split = cache(self._split_uncached)
+
+    # ---------------------------------------------------------------- one unit
+
+    def reduce(self, x: Tensor, layout: Layout) -> Program[Tensor]:
+        """The program that reduces the flat gradient `x` to its mean over the workers. `x` is not changed."""
+        picked, rest = self._split(layout)
+        parts = dict(zip(layout.names, layout.split(x), strict=True))
+        gradient = x if not rest.segments else _join(x, parts, picked)
+        if not self.codec.traits.lossless:
+            gradient = gradient.float()
+        ctx = self._context(picked)
+        sent = self._repay(self.memory.compensate(gradient, ctx, self.units / self._kept_units), ctx)
+        sent = sent if self.codec.traits.lossless else sent + zero_or_nan(sent)
+        measure = self.nmse_every > 0 and self.step % self.nmse_every == 0 and picked.numel > 0
+        main = self._codec_program(sent, ctx)
+        (mean, own), answers = yield from together(main, self._extras(x, parts, picked, rest, sent, measure))
+        dense, *exact = answers if answers else (x.new_empty(0),)
+        if measure:
+            self._fidelity.append(Fidelity((mean - exact[0]).square().sum(), exact[0].square().sum()))
+        if own is not None:
+            if self.track_unused:
+                mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
+            self.memory.update(sent, own, ctx)
+        out = mean.to(x.dtype) if not rest.segments else self._merge(x, layout, picked, mean, rest, dense)
+        self._finite.append(out.isfinite().all())
+        return out
+
+    def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:
+        if not sent.numel():
+            return sent, sent if ctx.wants_own else None
+        mean, own = yield from self.codec.reduce(sent, ctx)
+        return (mean, own) if self.scale == 1 else (mean * self.scale, None if own is None else own * self.scale)
+
+    def _context(self, layout: Layout) -> Context:
+        strategy = choose(self.codec, self.strategy, layout.numel, self.workers)
+        return Context(
+            layout=layout,
+            state=self._transaction,
+            rng=Random(self.seed, self.step, layout.id, self.rank),
+            rank=self.rank,
+            workers=self.workers,
+            strategy=strategy,
+            wants_own=self.memory.keeps,
+            owner_memory=self.memory.keeps and self.codec.traits.averages,
+        )
+
+    def _split_uncached(self, layout: Layout) -> tuple[Layout, Layout]:
+        """What the codec gets, and what travels as it is."""
+        if self.compress == "all" or self.codec.traits.lossless:
+            return layout, Layout(())
+        return layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY)
+
+    def _extras(
+        self,
+        x: Tensor,
+        parts: Mapping[str, Tensor],
+        picked: Layout,
+        rest: Layout,
+        sent: Tensor,
+        measure: bool,
+    ) -> tuple[Exchange, ...]:
+        """What travels beside the codec's first exchange: the dense part with the flags of use, the exact mean."""
+        share = 1.0 / self.workers
+        beside = [parts[name] * share for name in rest.names]
+        if self.track_unused:
+            beside += [parts[name].ne(0).any().to(x.dtype).view(1) for name in picked.names]
+        extras: list[Exchange] = [Sum(torch.cat(beside))] if beside else []
+        if measure:
+            extras += [Sum(x.new_empty(0))] if not extras else []
+            extras.append(Sum(sent * share))
+        return tuple(extras)
+
+    def _merge(self, x: Tensor, layout: Layout, picked: Layout, mean: Tensor, rest: Layout, dense: Tensor) -> Tensor:
+        """The result in the order and dtype of the unit."""
+        values = dict(zip(picked.names, picked.split(mean), strict=True))
+        values |= dict(zip(rest.names, rest.split(dense[: rest.numel]), strict=True))
+        out = torch.empty_like(x)
+        torch._foreach_copy_(list(layout.split(out)), [values[name] for name in layout.names])
+        return out
+
+    # ---------------------------------------------------------------- memories in special cases
+
+    def _repay(self, sent: Tensor, ctx: Context) -> Tensor:
+        """Owners' errors for elements that another worker owns by now go into this worker's gradient.
+
+        Shards move when DDP rebuilds its buckets or the number of workers changes. The owner's error counts fully in
+        the mean and a worker's gradient only by 1/n, hence the factor.
+        """
+        if not self.store.entries.get(OWNER_ERROR):
+            return sent
+        held = self._held(ctx)
+        moved = self.store.outside(OWNER_ERROR, ctx.layout, held)
+        if not moved:
+            return sent
+        sent = sent.clone()
+        offsets = dict(zip(ctx.layout.names, ctx.layout.offsets, strict=True))
+        for piece, error in moved:
+            first = offsets[piece.name] + piece.start
+            sent[first : first + piece.numel] += self.workers * error
+            if piece.name not in held.names:
+                self._transaction.forget(OWNER_ERROR, piece.name)
+        return sent
+
+    def _hold_unused(self, mean: Tensor, own: Tensor, used: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """DDP drops the result of parameters that no worker used: send nothing of theirs, keep their memory."""
+        sizes = torch.tensor(ctx.layout.sizes, device=mean.device)
+        mask = torch.repeat_interleave((used != 0).to(mean.dtype), sizes, output_size=ctx.layout.numel)
+        held = self._held(ctx)
+        if self._transaction.wrote(OWNER_ERROR, held):
+            new, old = self._transaction.written(OWNER_ERROR, held), self.store.flat(OWNER_ERROR, held)
+            kept = torch.cat([_piece(mask, ctx.layout, segment) for segment in held.segments])
+            self._transaction.put_flat(OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else old))
+        return mean * mask, own * mask
+
+    def _held(self, ctx: Context) -> Layout:
+        """The pieces of the unit whose owner this worker is."""
+        if ctx.strategy is None:
+            return Layout(())
+        return ctx.strategy.held(self.codec, ctx.layout, self.rank, self.workers)
+
+    # ---------------------------------------------------------------- one step
+
+    def finish_step(self) -> None:
+        """All units of this step are reduced: commit what they wrote, if all of it is finite."""
+        if self._finite:
+            finite = torch.stack(self._finite).all()
+            self._transaction.commit(finite)
+            if finite.device.type == "cpu" and not bool(finite):
+                self.skipped_steps += 1
+            else:
+                self._kept_units = self.units
+        self._finite.clear()
+        self.step += 1
+
+    def abandon_step(self) -> None:
+        """Something failed in the middle: forget what this step wrote."""
+        self._transaction.drop()
+        self._finite.clear()
+
+    def nmse(self) -> float | None:
+        """Normalised squared error of all measured results against the exact mean of what the codecs were given."""
+        if not self._fidelity:
+            return None
+        exact = float(sum(f.exact for f in self._fidelity))
+        return float(sum(f.error for f in self._fidelity)) / exact if exact else 0.0
+
+    # ---------------------------------------------------------------- state
+
+    def owed(self, name: str, shape: Sequence[int]) -> Tensor | None:
+        """What this worker still owes for one parameter, owner's error included at n-fold weight.
+
+        The mean of this over the workers is what separates the results so far from the sum of mean gradients.
+        """
+        if not self.memory.keeps:
+            return None
+        error, owner = self.store.get(ERROR, name), self.store.get(OWNER_ERROR, name)
+        owed = torch.zeros(Segment(name, tuple(shape)).numel)
+        if error is not None:
+            owed = error.tensor.reshape(-1).clone()
+        if owner is not None:
+            owed = owed.to(owner.tensor.device)
+            owed[owner.start : owner.stop] += self.workers * owner.tensor
+        return owed.view(tuple(shape))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values only, keyed by parameter name. It belongs to this rank: save one file a rank."""
+        kept = {
+            kind: {name: {"tensor": e.tensor.clone(), "start": e.start} for name, e in entries.items()}
+            for kind, entries in self.store.entries.items()
+        }
+        return {
+            "format_version": FORMAT_VERSION,
+            "codec": self.codec.spec,
+            "memory": to_spec(self.memory),
+            "seed": self.seed,
+            "rank": self.rank,
+            "workers": self.workers,
+            "step": self.step,
+            "skipped_steps": self.skipped_steps,
+            "units": self._kept_units,
+            "state": kept,
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from a saved state: this rank's own, or the list of all ranks' after the world size changed."""
+        states = [saved] if isinstance(saved, Mapping) else list(saved)
+        if not states:
+            raise StateMismatch("gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks")
+        for state in states:
+            self._check_state(state)
+        first = states[0]
+        mine = next((s for s in states if (s["rank"], s["workers"]) == (self.rank, self.workers)), None)
+        if mine is None and len(states) != first["workers"]:
+            raise StateMismatch(
+                f"gradwire: this state was saved by rank {first['rank']} of {first['workers']}, and this is rank "
+                f"{self.rank} of {self.workers}. Memories belong to a rank: load this rank's own file, or, after a "
+                f"change of the number of workers, pass the list of all {first['workers']} ranks' state dicts."
+            )
+        self.abandon_step()
+        self.store = _restore(mine["state"]) if mine is not None else _averaged(states)
+        self._transaction = Transaction(self.store)
+        self.seed, self.step = first["seed"], first["step"]
+        self.skipped_steps, self._kept_units = first["skipped_steps"], first["units"]
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        if state.get("format_version") != FORMAT_VERSION:
+            raise StateMismatch(
+                f"gradwire: this state has format {state.get('format_version')!r}, and this version reads "
+                f"{FORMAT_VERSION}; load it with the version that wrote it"
+            )
+        name = state["codec"].partition("(")[0]
+        if name != self.codec.name or state["memory"].partition("(")[0] != self.memory.name:
+            raise StateMismatch(
+                f"gradwire: this state belongs to {state['codec']} with memory {state['memory']}, and this run uses "
+                f"{self.codec.spec} with memory {to_spec(self.memory)}; attach with the saved ones, or start without it"
+            )
+
+
+def check_gradient(name: str, tensor: Tensor) -> None:
+    """Refuse a gradient that no codec can treat, with the reason."""
+    if tensor.layout != torch.strided:
+        raise sparse_gradient(name)
+    if tensor.is_complex():
+        raise Incompatible(
+            f"gradwire: {name!r} is complex ({tensor.dtype}), and codecs work on real numbers. Store it as a real "
+            "parameter (torch.view_as_real) or train it without compression."
+        )
+    if not tensor.is_floating_point():
+        raise Incompatible(f"gradwire: {name!r} is of {tensor.dtype}; gradients must be floating point")
+
+
+def sparse_gradient(name: str) -> Incompatible:
+    """The refusal of a sparse gradient."""
+    return Incompatible(
+        f"gradwire: the gradient of {name!r} is sparse, and codecs work on dense gradients. Build the embedding "
+        "with sparse=False, or keep this parameter out of the compressed model."
+    )
+
+
+def _join(x: Tensor, parts: Mapping[str, Tensor], layout: Layout) -> Tensor:
+    return torch.cat([parts[name] for name in layout.names]) if layout.segments else x.new_empty(0)
+
+
+def _piece(flat: Tensor, layout: Layout, piece: Segment) -> Tensor:
+    """The elements of `flat` that lie in `piece`, a cut of one of the layout's segments."""
+    first = layout.offsets[layout.names.index(piece.name)] + piece.start
+    return flat[first : first + piece.numel]
+
+
+def _restore(state: Mapping[str, Any]) -> Store:
+    store = Store()
+    for kind, entries in state.items():
+        for name, entry in entries.items():
+            store.put(kind, name, Entry(entry["tensor"].clone(), entry["start"]))
+    return store
+
+
+def _averaged(states: Sequence[Mapping[str, Any]]) -> Store:
+    """One store for every rank of a new world size: each gets the mean, so the sum that is owed stays the same.
+
+    Owners' errors count fully in the mean of the workers, wherever they lie: they join the error of that mean.
+    """
+    store = Store()
+    for kind in {k for s in states for k in s["state"]} - {OWNER_ERROR}:
+        for name in {n for s in states for n in s["state"].get(kind, {})}:
+            tensors = [s["state"][kind][name]["tensor"] for s in states if name in s["state"].get(kind, {})]
+            store.put(kind, name, Entry(torch.stack(tensors).sum(0) / len(states)))
+    for state in states:
+        for name, entry in state["state"].get(OWNER_ERROR, {}).items():
+            error = store.get(ERROR, name)
+            assert error is not None, "an owner's error lies beside the error memory"
+            error.tensor.view(-1)[entry["start"] : entry["start"] + entry["tensor"].numel()] += entry["tensor"]
+    return store

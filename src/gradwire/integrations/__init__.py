@@ -1,0 +1,1 @@
+"""Where gradwire meets training code: thin layers over the engine."""

@@ -1,0 +1,369 @@
+"""DistributedDataParallel: compress its gradients through a communication hook.
+
+    handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")
+
+DDP hands over one bucket at a time. In mode ``"overlap"`` each bucket is a unit of compression and is reduced while
+the backward pass goes on; in mode ``"after_backward"`` the whole gradient is one unit, reduced at the end (a lossless
+codec keeps DDP's buckets, so that its sums round like plain DDP's). Units are remembered by parameter names and
+saved with the state: DDP starts each process with other buckets than it ends up with; a resumed run must not notice.
+
+Work is done by one thread in order of arrival, over a process group of its own. Note: no `from __future__ import
+annotations` here, DDP wants to see the real annotation of `bucket`.
+"""
+
+import math
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.collectives.c10d import ProcessGroupDriver
+from gradwire.collectives.executor import Executor
+from gradwire.core.codec import Codec, Strategy
+from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.layout import Layout
+from gradwire.core.registry import to_spec
+from gradwire.engine import Engine, check_gradient, sparse_gradient
+from gradwire.memory.base import ERROR, Memory
+
+MODES = ("overlap", "after_backward")
+Plan = tuple[tuple[str, ...], ...]
+
+
+def attach(
+    model: DistributedDataParallel,
+    codec: str | Codec,
+    *,
+    memory: str | Memory = "default",
+    strategy: str | Strategy = "auto",
+    mode: str = "overlap",
+    compress: str = "matrices",
+    seed: int = 0,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    nmse_every: int = 0,
+) -> "Handle":
+    """Compress the gradients of a DDP model from the next backward pass on.
+
+    Args:
+        model: wrapped in DistributedDataParallel; all its ranks must call this alike.
+        codec: a codec or its spec, such as ``"powersgd(rank=4)"``.
+        memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
+        strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``.
+        mode: ``"overlap"`` with the backward pass, or ``"after_backward"`` over everything at once.
+        compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
+        seed: of all randomness, the same on all ranks.
+        optimizer: needed by memories that follow the learning rate.
+        scaler: the loss scaler; memories then follow its scale.
+        nmse_every: measure the error against the exact mean every so many steps (sends the full gradient then).
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise Incompatible(
+            f"attach: the model must be wrapped in DistributedDataParallel, got {type(model).__name__}. "
+            "Wrap it first: model = DistributedDataParallel(model)."
+        )
+    if mode not in MODES:
+        raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
+    slot = _slot(model)
+    _check_model(model)
+    handle = Handle(
+        model,
+        Engine(
+            codec,
+            memory=memory,
+            strategy=strategy,
+            compress=compress,
+            seed=seed,
+            rank=dist.get_rank(model.process_group),
+            workers=dist.get_world_size(model.process_group),
+            track_unused=bool(model.find_unused_parameters),
+            nmse_every=nmse_every,
+        ),
+        mode,
+        optimizer,
+        scaler,
+    )
+    slot.handle = handle
+    return handle
+
+
+@dataclass
+class _Slot:
+    """DDP takes one hook for life; this is its state, and the handle in it may change."""
+
+    group: dist.ProcessGroup
+    handle: "Handle | None" = None
+
+
+@dataclass
+class _Bucket:
+    """A bucket that DDP handed over in this step."""
+
+    buffer: Tensor
+    layout: Layout
+    future: torch.futures.Future[Tensor]
+
+
+def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook that `attach` registers."""
+    assert isinstance(state, _Slot)
+    if not isinstance(bucket, GradBucket):
+        raise Incompatible(
+            "gradwire: torch.compile's python_reducer ignores what a hook returns. Set "
+            "torch._dynamo.config.optimize_ddp = True, or compile without it."
+        )
+    if state.handle is not None:
+        return state.handle._on_bucket(bucket)
+    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(state.group))  # detached: what DDP does by itself
+    work = dist.all_reduce(mean, group=state.group, async_op=True)
+    return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
+
+
+class Handle:
+    """What `attach` returns: state, statistics, and the way back."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        engine: Engine,
+        mode: str,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        if engine.memory.by_learning_rate and optimizer is None:
+            raise ConfigError(
+                f"attach: memory {to_spec(engine.memory)!r} follows the learning rate; pass optimizer=..."
+            )
+        self.engine, self.mode = engine, mode
+        self._model = weakref.ref(model)
+        self._group = model.process_group
+        self._optimizer, self._scaler = optimizer, scaler
+        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._shapes = {name: tuple(p.shape) for name, p in model.module.named_parameters()}
+        self._device = next(p.device for p in model.parameters() if p.requires_grad)
+        self._buckets: list[_Bucket] = []
+        self._where: dict[str, tuple[_Bucket, Tensor]] = {}
+        self._launched: list[tuple[str, ...]] = []
+        self._plan: Plan = ()
+        self._restored: Plan | None = None
+        self._driver: ProcessGroupDriver | None = None
+        if engine.workers == 1:
+            warnings.warn(
+                "gradwire: the process group has one rank, so there is nothing to send; "
+                "gradients pass through uncompressed",
+                stacklevel=3,
+            )
+            return
+        channel = _channel(self._group, self._device)
+        self._driver = ProcessGroupDriver(channel.group)
+        self._executor = channel.executor
+
+    # ---------------------------------------------------------------- what DDP calls
+
+    def _on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        if self._driver is None:
+            done: torch.futures.Future[Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+        if self._executor.error is not None:
+            raise self._executor.error
+        model = self._model()
+        if model is not None and model.process_group is not self._group:
+            raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
+        if not self._buckets:
+            self._begin_step()
+        self._arrive(bucket)
+        future = self._buckets[-1].future
+        self._launch(last=bucket.is_last())
+        if bucket.is_last():
+            try:  # at the end of backward, before DDP waits for its futures: failures surface as our exceptions
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_step)
+            except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)
+                self._end_step()
+        return future
+
+    def _begin_step(self) -> None:
+        engine = self.engine
+        scale = self._scaler.get_scale() if self._scaler is not None else 1.0
+        rate = self._optimizer.param_groups[0]["lr"] if engine.memory.by_learning_rate and self._optimizer else 1.0
+        if rate > 0 and math.isfinite(scale):
+            engine.units = scale / float(rate)
+
+    def _arrive(self, bucket: GradBucket) -> None:
+        buffer = bucket.buffer()
+        names = [self._names[id(p)] for p in bucket.parameters()]
+        check_gradient(names[0], buffer)
+        layout = Layout.of((n, self._shapes[n]) for n in names)
+        devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
+        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices))
+        self._buckets.append(arrived)
+        self._where |= {n: (arrived, piece) for n, piece in zip(names, layout.split(buffer), strict=True)}
+
+    def _launch(self, last: bool) -> None:
+        """Start the units that are complete: those of a restored run, DDP's buckets, or all at once."""
+        if self._restored is not None:
+            ready = [u for u in self._restored if u not in self._launched and all(n in self._where for n in u)]
+        elif self.mode == "overlap" or self.engine.codec.traits.lossless:
+            ready = [self._buckets[-1].layout.names]
+        else:
+            ready = self._by_dtype() if last else []
+        for unit in ready:
+            self._launched.append(unit)
+            self._executor.submit(partial(self._reduce, unit))
+        if last:
+            left = tuple(n for n in self._where if not any(n in u for u in self._launched))
+            assert not left, f"parameters in no unit: {left}"
+            self._executor.submit(self._commit)
+
+    def _by_dtype(self) -> list[tuple[str, ...]]:
+        groups: dict[torch.dtype, list[str]] = {}
+        for bucket in self._buckets:
+            groups.setdefault(bucket.buffer.dtype, []).extend(bucket.layout.names)
+        return [tuple(names) for names in groups.values()]
+
+    # ---------------------------------------------------------------- what the executor runs
+
+    def _reduce(self, unit: tuple[str, ...]) -> None:
+        assert self._driver is not None
+        home = self._where[unit[0]][0]
+        whole = home.layout.names == unit
+        layout = home.layout if whole else Layout.of((n, self._shapes[n]) for n in unit)
+        x = home.buffer if whole else torch.cat([self._where[n][1] for n in unit])
+        out = self._driver.run(self.engine.reduce(x, layout))
+        if out.shape != x.shape or out.dtype != x.dtype:
+            raise RuntimeError(
+                f"{self.engine.codec.name}: reduced {x.dtype}{list(x.shape)} to {out.dtype}{list(out.shape)}"
+            )
+        if whole:
+            x.copy_(out)
+        else:
+            torch._foreach_copy_([self._where[n][1] for n in unit], list(layout.split(out)))
+
+    def _commit(self) -> None:
+        self.engine.finish_step()
+        for bucket in self._buckets:
+            bucket.future.set_result(bucket.buffer)
+
+    def _end_step(self) -> None:
+        """Runs on the backward's thread: wait for the executor, so that state is settled when backward returns."""
+        try:
+            self._executor.wait()
+        finally:
+            if self._executor.error is not None:
+                self.engine.abandon_step()
+            self._plan, self._restored = tuple(self._launched), None
+            self._buckets, self._where, self._launched = [], {}, []
+
+    # ---------------------------------------------------------------- what users call
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's compression state: tensors and plain values, keyed by parameter name. Save one file a rank."""
+        return self.engine.state_dict() | {"plan": [list(unit) for unit in self._plan]}
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
+        self.engine.load_state_dict(state)
+        first = state if isinstance(state, Mapping) else state[0]
+        plan = tuple(tuple(unit) for unit in first.get("plan", ()))
+        known = {n for n, p in self._named() if p.requires_grad}
+        self._restored = plan if plan and sorted(n for u in plan for n in u) == sorted(known) else None
+
+    def stats(self) -> dict[str, Any]:
+        """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
+        engine, driver = self.engine, self._driver
+        clock = None if driver is None or self._device.type != "cpu" else driver.clock
+        errors = [e.tensor.norm() for e in engine.store.entries.get(ERROR, {}).values()]
+        sent = 0 if driver is None else driver.meter.sent_bytes
+        return {
+            "codec": engine.codec.spec,
+            "memory": to_spec(engine.memory),
+            "mode": self.mode,
+            "workers": engine.workers,
+            "steps": engine.step,
+            "skipped_steps": engine.skipped_steps,
+            "payload_bytes": 0 if driver is None else driver.meter.payload_bytes,
+            "sent_bytes": sent,
+            "sent_bytes_per_step": sent / engine.step if engine.step else 0.0,
+            "encode_seconds": clock and clock.encode,
+            "communicate_seconds": clock and clock.communicate,
+            "decode_seconds": clock and clock.decode,
+            "residual_norm": float(torch.stack(errors).norm()) if errors else None,
+            "nmse": engine.nmse(),
+        }
+
+    def detach(self) -> None:
+        """Back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
+        model = self._model()
+        slot = None if model is None else _slots.get(model)
+        if slot is not None and slot.handle is self:
+            slot.handle = None
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        model = self._model()
+        return [] if model is None else list(model.module.named_parameters())
+
+
+_slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
+
+
+def _slot(model: DistributedDataParallel) -> _Slot:
+    """The model's hook, registered if it has none yet."""
+    slot = _slots.get(model)
+    if slot is None:
+        if model._comm_hooks:
+            raise Incompatible(
+                "attach: this DDP model has a communication hook already (register_comm_hook, mixed_precision= or an "
+                "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
+                "DistributedDataParallel without it."
+            )
+        slot = _slots[model] = _Slot(model.process_group)
+        model.register_comm_hook(slot, compress_hook)
+    if slot.handle is not None:
+        raise Incompatible(
+            f"attach: this model is compressed by {slot.handle.engine.codec.spec} already; call handle.detach() first"
+        )
+    return slot
+
+
+def _check_model(model: DistributedDataParallel) -> None:
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad:
+            check_gradient(name, parameter)
+    for name, module in model.module.named_modules():
+        if getattr(module, "sparse", False) is True and isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            raise sparse_gradient(f"{name}.weight" if name else "weight")
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """A copy of a process group that nobody else uses, and the one thread that uses it."""
+
+    group: dist.ProcessGroup
+    executor: Executor
+
+
+_channels: "weakref.WeakKeyDictionary[dist.ProcessGroup, _Channel]" = weakref.WeakKeyDictionary()
+
+
+def _channel(group: dist.ProcessGroup, device: torch.device) -> _Channel:
+    """The channel over the ranks of `group`, with its time-out; made once, all handles on the group share it."""
+    if group not in _channels:
+        ranks = dist.get_process_group_ranks(group)
+        options = getattr(group._get_backend(device), "options", None)
+        copy = dist.new_group(
+            ranks=ranks,
+            timeout=getattr(options, "_timeout", None),
+            backend=dist.get_backend(group),
+            # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        )
+        _channels[group] = _Channel(copy, Executor("gradwire", device))
+    return _channels[group]

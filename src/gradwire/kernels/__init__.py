@@ -1,0 +1,1 @@
+"""Primitives: one folder each, `reference.py` in plain torch defines the meaning."""

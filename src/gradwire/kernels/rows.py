@@ -1,0 +1,32 @@
+"""Rows of bytes: several typed parts side by side in one uint8 payload, and blocks of a row.
+
+All payloads are little-endian, as every machine that torch runs on.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def join(*parts: Tensor) -> Tensor:
+    """Put the (rows, …) parts side by side, byte by byte: (rows, bytes) uint8."""
+    return torch.cat([p.contiguous().view(torch.uint8) if p.numel() else _no_bytes(p) for p in parts], dim=1)
+
+
+def take(data: Tensor, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """Read `count` numbers a row from byte `start` on; returns them and where the next part begins."""
+    stop = start + count * dtype.itemsize
+    part = data[:, start:stop].clone(memory_format=torch.contiguous_format)  # aligned for `dtype`
+    return (part.view(dtype) if part.numel() else part.new_empty(part.shape, dtype=dtype)), stop
+
+
+def blocks(x: Tensor, block: int) -> Tensor:
+    """(rows, numel) -> (rows, ceil(numel/block), block), zeros behind the end."""
+    rows, numel = x.shape
+    return F.pad(x, (0, -numel % block)).view(rows, -(-numel // block), block)
+
+
+def _no_bytes(part: Tensor) -> Tensor:
+    return torch.empty((part.shape[0], 0), dtype=torch.uint8, device=part.device)
