@@ -81,7 +81,7 @@ class Engine:
         self.codec = codecs.build(codec) if isinstance(codec, str) else codec
         wanted = self.codec.traits.memory if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
-        self.scale = self.memory.check(self.codec)
+        self._running = self.memory.fit(self.codec)  # the codec as it runs under this memory
         self.strategy = parse(strategy)
         check(self.codec, self.strategy)
         self.compress = compress
@@ -89,10 +89,10 @@ class Engine:
         self.track_unused = track_unused and self.memory.keeps
         self.nmse_every = nmse_every
         self.step = 0
-        self.skipped_steps = 0
+        self._skipped = torch.zeros((), dtype=torch.int64)
         self.store = Store()
-        self.units = 1.0  # of the gradient: loss scale over learning rate; what is kept is in units of its last commit
-        self._kept_units = 1.0
+        self.gradient_scale = 1.0  # loss scale over learning rate: the units of today's gradient
+        self._kept_scale: float | Tensor = 1.0  # the units of what the memories hold
         self._transaction = Transaction(self.store)
         self._finite: list[Tensor] = []
         self._fidelity: list[Fidelity] = []
@@ -108,7 +108,7 @@ class Engine:
         if not self.codec.traits.lossless:
             gradient = gradient.float()
         ctx = self._context(picked)
-        sent = self._repay(self.memory.compensate(gradient, ctx, self.units / self._kept_units), ctx)
+        sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
         sent = sent if self.codec.traits.lossless else sent + zero_or_nan(sent)
         measure = self.nmse_every > 0 and self.step % self.nmse_every == 0 and picked.numel > 0
         main = self._codec_program(sent, ctx)
@@ -127,8 +127,7 @@ class Engine:
     def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:
         if not sent.numel():
             return sent, sent if ctx.wants_own else None
-        mean, own = yield from self.codec.reduce(sent, ctx)
-        return (mean, own) if self.scale == 1 else (mean * self.scale, None if own is None else own * self.scale)
+        return (yield from self._running.reduce(sent, ctx))
 
     def _context(self, layout: Layout) -> Context:
         strategy = choose(self.codec, self.strategy, layout.numel, self.workers)
@@ -139,6 +138,7 @@ class Engine:
             rank=self.rank,
             workers=self.workers,
             strategy=strategy,
+            rescale=self.gradient_scale / self._kept_scale,
             wants_own=self.memory.keeps,
             owner_memory=self.memory.keeps and self.codec.traits.averages,
         )
@@ -195,7 +195,7 @@ class Engine:
         offsets = dict(zip(ctx.layout.names, ctx.layout.offsets, strict=True))
         for piece, error in moved:
             first = offsets[piece.name] + piece.start
-            sent[first : first + piece.numel] += self.workers * error
+            sent[first : first + piece.numel] += self.workers * ctx.rescale * error
             if piece.name not in held.names:
                 self._transaction.forget(OWNER_ERROR, piece.name)
         return sent
@@ -224,12 +224,18 @@ class Engine:
         if self._finite:
             finite = torch.stack(self._finite).all()
             self._transaction.commit(finite)
-            if finite.device.type == "cpu" and not bool(finite):
-                self.skipped_steps += 1
-            else:
-                self._kept_units = self.units
+            self._skipped = self._skipped.to(finite.device) + finite.logical_not()
+            if finite.device.type != "cpu":  # decided there, so that the host never waits
+                self._kept_scale = torch.where(finite, self.gradient_scale, self._kept_scale)
+            elif bool(finite):
+                self._kept_scale = self.gradient_scale
         self._finite.clear()
         self.step += 1
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps whose result was not finite, and which left the memories as they were."""
+        return int(self._skipped)
 
     def abandon_step(self) -> None:
         """Something failed in the middle: forget what this step wrote."""
@@ -276,7 +282,7 @@ class Engine:
             "workers": self.workers,
             "step": self.step,
             "skipped_steps": self.skipped_steps,
-            "units": self._kept_units,
+            "scale": float(self._kept_scale),
             "state": kept,
         }
 
@@ -299,7 +305,7 @@ class Engine:
         self.store = _restore(mine["state"]) if mine is not None else _averaged(states)
         self._transaction = Transaction(self.store)
         self.seed, self.step = first["seed"], first["step"]
-        self.skipped_steps, self._kept_units = first["skipped_steps"], first["units"]
+        self._skipped, self._kept_scale = torch.tensor(first["skipped_steps"]), first["scale"]
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         if state.get("format_version") != FORMAT_VERSION:

@@ -59,7 +59,7 @@ class ScatterReduceGather(Strategy):
         if remember and held.numel:
             kept = ctx.state.flat(OWNER_ERROR, held)
             if kept is not None:
-                mean = mean + F.pad(kept, (0, shard - held.numel))
+                mean = mean + ctx.rescale * F.pad(kept, (0, shard - held.numel))
         result = down.encode(mean, rng.at(low))
         if remember and held.numel:
             lost = (mean - down.decode(result, shard, rng.at(low)))[0, : held.numel]

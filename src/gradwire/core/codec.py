@@ -89,6 +89,9 @@ class Context:
     rank: int
     workers: int
     strategy: Strategy | None = None
+    rescale: float | Tensor = (
+        1.0  # turns what was kept into today's units, after a change of loss scale or learning rate
+    )
     wants_own: bool = True  # False: nobody needs the own share, return None for it
     owner_memory: bool = False  # the owner of a shard keeps the error of re-encoding it
 
@@ -100,6 +103,7 @@ class Codec(ABC):
     name: ClassVar[str]
     family: ClassVar[str]  # baseline, quantization, sparsification, hybrid or lowrank
     paper: ClassVar[str]
+    variants: ClassVar[tuple[str, ...]] = ()  # other settings that the conformance suite shall try
 
     @property
     @abstractmethod

@@ -195,7 +195,7 @@ class Handle:
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0
         rate = self._optimizer.param_groups[0]["lr"] if engine.memory.by_learning_rate and self._optimizer else 1.0
         if rate > 0 and math.isfinite(scale):
-            engine.units = scale / float(rate)
+            engine.gradient_scale = scale / float(rate)
 
     def _arrive(self, bucket: GradBucket) -> None:
         buffer = bucket.buffer()

@@ -22,13 +22,13 @@ class Memory(ABC):
     keeps: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute its own share
     by_learning_rate: ClassVar[bool] = False
 
-    def check(self, codec: Codec) -> float:
-        """Refuse a codec that does not fit, with the reason; returns the factor its output is scaled by."""
-        return 1.0
+    def fit(self, codec: Codec) -> Codec:
+        """The codec as it runs under this memory; refuses one that does not fit, with the reason."""
+        return codec
 
     @abstractmethod
-    def compensate(self, x: Tensor, ctx: Context, rescale: float) -> Tensor:
-        """What to encode. `rescale` converts what is kept to today's units of the gradient."""
+    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
+        """What to encode. ``ctx.rescale`` turns what is kept into today's units of the gradient."""
 
     @abstractmethod
     def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 from gradwire.core.codec import Codec, Context
 from gradwire.core.errors import Incompatible
 from gradwire.core.registry import Check
+from gradwire.core.scaled import Scaled
 from gradwire.memory.base import ERROR, Memory, memories
 
 
@@ -43,10 +44,10 @@ class ErrorFeedback(Memory):
         check.number("beta", self.beta, 0, 1, "a discount in [0, 1]")
         check.number("gamma", self.gamma, 0, float("inf"), "a factor of at least 0")
 
-    def check(self, codec: Codec) -> float:
+    def fit(self, codec: Codec) -> Codec:
         traits = codec.traits
         if traits.delta is not None or (traits.omega is not None and traits.omega < 1):
-            return 1.0
+            return codec
         if traits.omega is None:
             raise Incompatible(
                 f"{codec.name} cannot run under error_feedback: it claims neither a contraction nor a bounded "
@@ -59,15 +60,15 @@ class ErrorFeedback(Memory):
             f"diverge, so its output is scaled by 1/(1+omega) = {scale:.3g}",
             stacklevel=2,
         )
-        return scale
+        return Scaled(codec, scale)
 
-    def compensate(self, x: Tensor, ctx: Context, rescale: float) -> Tensor:
+    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
         error = ctx.state.flat(ERROR, ctx.layout)
         scaled = x if self.gamma == 1 else x * self.gamma
         if error is None:
             return scaled
-        factor = self.beta * rescale
-        return scaled + error if factor == 1 else scaled.add(error, alpha=factor)
+        factor = self.beta * ctx.rescale
+        return scaled + error if isinstance(factor, float) and factor == 1 else scaled + factor * error
 
     def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
         ctx.state.put_flat(ERROR, ctx.layout, compensated - own)

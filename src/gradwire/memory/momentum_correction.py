@@ -43,19 +43,19 @@ class MomentumCorrection(Memory):
         check.one_of("nesterov", self.nesterov, (True, False))
         check.one_of("masking", self.masking, (True, False))
 
-    def check(self, codec: Codec) -> float:
+    def fit(self, codec: Codec) -> Codec:
         if not codec.traits.sparse:
             raise Incompatible(
                 f"{codec.name} cannot run under momentum_correction: factor masking needs a sparse codec, whose sent "
                 "elements are known. Use memory='error_feedback' or 'none', or a codec such as topk."
             )
-        return 1.0
+        return codec
 
-    def compensate(self, x: Tensor, ctx: Context, rescale: float) -> Tensor:
+    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
         u, v = ctx.state.flat(MOMENTUM, ctx.layout), ctx.state.flat(ERROR, ctx.layout)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
-        u = zero if u is None else u * rescale
-        v = zero if v is None else v * rescale
+        u = zero if u is None else u * ctx.rescale
+        v = zero if v is None else v * ctx.rescale
         u = self.momentum * (u + x) if self.nesterov else self.momentum * u + x
         ctx.state.put_flat(MOMENTUM, ctx.layout, u)
         return v + u + x if self.nesterov else v + u

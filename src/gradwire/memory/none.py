@@ -19,7 +19,7 @@ class NoMemory(Memory):
     name: ClassVar[str] = "none"
     keeps: ClassVar[bool] = False
 
-    def compensate(self, x: Tensor, ctx: Context, rescale: float) -> Tensor:
+    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
         return x
 
     def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:

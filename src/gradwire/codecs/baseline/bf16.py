@@ -3,7 +3,8 @@ r"""BF16: cast to bfloat16.
 .. math::  C(x) = \mathrm{round}_{bf16}(x)
 
 Range of float32, 8 significant bits: the relative error of a normal number stays below 2⁻⁸, and no gradient
-overflows or vanishes. A ring all-reduce rounds again at each hop; under scatter-reduce-gather the sum is taken in float32.
+overflows or vanishes. A ring all-reduce rounds again at each hop; under scatter-reduce-gather the sum is taken in
+float32.
 Wire: 2 bytes an element.
 
 Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019, arXiv:1905.12322.

@@ -33,6 +33,7 @@ class FP16(Codec):
     name: ClassVar[str] = "fp16"
     family: ClassVar[str] = "baseline"
     paper: ClassVar[str] = "Micikevicius et al., Mixed Precision Training, ICLR 2018, arXiv:1710.03740"
+    variants: ClassVar[tuple[str, ...]] = ("fp16(scale=8.0)",)
     scale: float = 1.0
 
     def __post_init__(self) -> None:

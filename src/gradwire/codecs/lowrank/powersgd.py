@@ -50,6 +50,7 @@ class PowerSGD(Codec):
     name: ClassVar[str] = "powersgd"
     family: ClassVar[str] = "lowrank"
     paper: ClassVar[str] = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727"
+    variants: ClassVar[tuple[str, ...]] = ("powersgd(rank=1)", "powersgd(rank=2, min_rate=2)")
     rank: int = 4
     min_rate: float = 0.0
 

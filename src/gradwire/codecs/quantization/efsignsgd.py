@@ -36,6 +36,7 @@ class EFSignSGD(Codec):
     name: ClassVar[str] = "efsignsgd"
     family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2019, arXiv:1901.09847"
+    variants: ClassVar[tuple[str, ...]] = ("efsignsgd(block=64)", "efsignsgd(block=7)")
     block: int = 2048
 
     def __post_init__(self) -> None:

@@ -40,6 +40,12 @@ class QSGD(Codec):
     name: ClassVar[str] = "qsgd"
     family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Alistarh et al., QSGD, NeurIPS 2017, arXiv:1610.02132"
+    variants: ClassVar[tuple[str, ...]] = (
+        "qsgd(levels=1)",
+        "qsgd(levels=3, block=64, norm='l2')",
+        "qsgd(levels=127, block=2048)",
+        "qsgd(levels=300, block=5, norm='l2')",
+    )
     levels: int = 7
     block: int = 512
     norm: str = "max"

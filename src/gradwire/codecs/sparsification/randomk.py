@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
-from gradwire.core.random import Random
+from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
 from gradwire.kernels.random import words
 
@@ -38,6 +39,11 @@ class RandomK(Codec):
     name: ClassVar[str] = "randomk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Stich et al., NeurIPS 2018, arXiv:1809.07599"
+    variants: ClassVar[tuple[str, ...]] = (
+        "randomk(ratio=0.3)",
+        "randomk(ratio=0.25, unbiased=True)",
+        "randomk(ratio=1)",
+    )
     ratio: float = 0.01
     unbiased: bool = False
 
@@ -68,9 +74,13 @@ class RandomK(Codec):
         return min(numel, max(1, math.ceil(self.ratio * numel)))
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
-        k = self._k(numel)
-        edges = torch.arange(k + 1, device=device) * numel // k
-        draws = words(rng.shared("support"), (k,), device)
-        inside = edges[:-1] + (draws * edges.diff() >> 32)
-        turn = words(rng.shared("turn"), (2,), device)
-        return (inside + ((turn[0] << 31) | (turn[1] >> 1)) % numel) % numel
+        return support(rng.shared("support"), rng.shared("turn"), self._k(numel), numel, device)
+
+
+@lru_cache(maxsize=16)  # encoder and decoder, and virtual workers, ask for the same one
+def support(draw: Stream, turn: Stream, k: int, numel: int, device: torch.device) -> Tensor:
+    """k distinct indices below `numel`: one from each of k strata of the range, turned by a random angle."""
+    edges = torch.arange(k + 1, device=device) * numel // k
+    inside = edges[:-1] + (words(draw, (k,), device) * edges.diff() >> 32)
+    high, low = words(turn, (2,), device)
+    return (inside + ((high << 31) | (low >> 1)) % numel) % numel

@@ -37,6 +37,7 @@ class TopK(Codec):
     name: ClassVar[str] = "topk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Aji and Heafield, EMNLP 2017, arXiv:1704.05021"
+    variants: ClassVar[tuple[str, ...]] = ("topk(ratio=0.3, value_bits=16)", "topk(ratio=1)")
     ratio: float = 0.01
     value_bits: int = 32
 

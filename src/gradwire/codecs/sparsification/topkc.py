@@ -40,6 +40,7 @@ class TopKC(Codec):
     name: ClassVar[str] = "topkc"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Han et al., 2024, arXiv:2407.01378"
+    variants: ClassVar[tuple[str, ...]] = ("topkc(ratio=0.3, chunk=16)", "topkc(bits=2, chunk=64)", "topkc(ratio=1)")
     ratio: float | None = None
     chunk: int = 128
     bits: float | None = None

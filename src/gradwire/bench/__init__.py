@@ -1,0 +1,1 @@
+"""Experiments that measure: launcher, environment fingerprint, one file per experiment."""

@@ -1,0 +1,332 @@
+"""The demo: the same training under plain FP32 DDP, FP16 and several codecs, on this machine, over loopback.
+
+Every configuration starts from the same weights and sees the same batches. All live in the same processes and take
+turns in blocks of steps, so that whatever else the machine does meets all of them alike. A sample is the time of one
+step on its slowest rank: forward, backward with the exchange, optimizer. Rendering of data, evaluation and the first
+steps stay outside. `Outcome` holds what was measured; the functions below it compute what follows from that, and say so.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.bench import environment
+from gradwire.bench.launch import Rank, launch
+from gradwire.bench.tasks import shapes
+from gradwire.core.codec import codecs
+from gradwire.core.errors import ConfigError
+from gradwire.core.records import Quantiles, Record
+from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, transfer_seconds
+from gradwire.integrations.ddp import Handle, attach
+from gradwire.tracing import trace
+
+KIND = "demo"
+BACKEND = "gloo over loopback"
+PLAIN = "fp32 DDP"
+HALF = "fp16"
+CODECS = ("efsignsgd", "powersgd(rank=4)", "topk(ratio=0.01)")
+
+TRAIN, TEST = 8192, 2048  # images, over all workers
+BATCH = 64  # images a step, over all workers
+BLOCK = 20  # steps until the next configuration has its turn
+DROPPED = 5  # first steps without a sample: DDP arranges its buckets, memory is touched for the first time
+RATE = 0.1  # learning rate at its peak
+VOTE_RATE = 2e-4  # for codecs whose result keeps signs only: each step moves every weight by as much
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to run."""
+
+    workers: int = 4
+    steps: int = 200
+    seed: int = 0
+    codecs: tuple[str, ...] = CODECS
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.workers <= BATCH:
+            raise ConfigError(f"demo: `workers` must be from 2, else nothing is sent, to {BATCH}, got {self.workers}")
+        if self.steps < 2 * DROPPED:
+            raise ConfigError(
+                f"demo: `steps` must be at least {2 * DROPPED}, because the first {DROPPED} are not timed, "
+                f"got {self.steps}"
+            )
+        for spec in self.codecs:
+            codecs.build(spec)  # a misspelt one is refused here, before any process starts
+        if len({*self.codecs, PLAIN, HALF}) != len(self.codecs) + 2:
+            raise ConfigError(f"demo: name each codec once, and {HALF} not at all, it always runs; got {self.codecs}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All configurations, in order."""
+        return (PLAIN, HALF, *self.codecs)
+
+    @property
+    def command(self) -> str:
+        """The command line that runs this plan."""
+        chosen = "" if self.codecs == CODECS else "".join(f' --codec "{c}"' for c in self.codecs)
+        return f"gradwire demo --workers {self.workers} --steps {self.steps} --seed {self.seed}{chosen}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one configuration showed."""
+
+    label: str
+    samples: tuple[float, ...]  # seconds, one a timed step
+    sent_bytes: float  # per step, of the worker that sends most
+    loss: float  # on held-out images
+    accuracy: float
+    parts: dict[str, float] | None  # encode, communicate, decode: seconds a step; None where DDP does all by itself
+
+    @property
+    def step(self) -> Quantiles:
+        """Seconds a step."""
+        return Quantiles.of(self.samples)
+
+    @property
+    def shares(self) -> dict[str, float] | None:
+        """Encode, communicate and decode as shares of the step; they overlap with the backward pass."""
+        mean = sum(self.samples) / len(self.samples)
+        return None if self.parts is None else {name: seconds / mean for name, seconds in self.parts.items()}
+
+
+def run(plan: Plan, *, timeout: float, on_step: Callable[[str, int], None] | None = None) -> list[Outcome]:
+    """Run all configurations; `on_step(label, steps done)` is called as they advance."""
+    heard = (lambda rank, message: on_step(*message)) if on_step else None
+    ranks = launch(_train_all, plan.workers, (plan,), timeout, on_message=heard)
+    return [_merge(label, shares, plan) for label, *shares in zip(plan.labels, *ranks, strict=True)]
+
+
+def _merge(label: str, shares: Sequence[dict[str, Any]], plan: Plan) -> Outcome:
+    """One outcome from what each rank saw of it."""
+    parts = [s["parts"] for s in shares]
+    return Outcome(
+        label=label,
+        samples=tuple(max(times) for times in zip(*(s["samples"] for s in shares), strict=True)),
+        sent_bytes=max(s["sent_bytes"] for s in shares) if parts[0] else _traced_bytes(plan),
+        loss=sum(s["loss_sum"] for s in shares) / sum(s["seen"] for s in shares),
+        accuracy=sum(s["right"] for s in shares) / sum(s["seen"] for s in shares),
+        parts={name: sum(p[name] for p in parts) / len(parts) for name in parts[0]} if parts[0] else None,
+    )
+
+
+def _traced_bytes(plan: Plan) -> float:
+    """Plain DDP counts nothing; the codec "none" does what it does."""
+    tensors = [(name, tuple(p.shape)) for name, p in shapes.model(plan.seed).named_parameters()]
+    return float(trace("none", tensors, workers=plan.workers).sent_bytes)
+
+
+# -------------------------------------------------------------------- what each rank does
+
+
+def _train_all(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
+    """Train all configurations in turns; returns this rank's share of each outcome."""
+    images, labels = shapes.data(TRAIN // rank.workers, _seed(plan, "train", rank.rank))
+    order = torch.Generator().manual_seed(_seed(plan, "order", rank.rank))
+    batches = torch.randint(len(images), (plan.steps, BATCH // rank.workers), generator=order)
+    runs = [_Run(label, plan) for label in plan.labels]
+    for start in range(0, plan.steps, BLOCK):
+        for run in runs:
+            for step in range(start, min(start + BLOCK, plan.steps)):
+                run.step(step, images[batches[step]], labels[batches[step]])
+            if rank.rank == 0:
+                rank.report((run.label, step + 1))
+    held_out = shapes.data(TEST // rank.workers, _seed(plan, "test", rank.rank))
+    return [run.share(*held_out) for run in runs]
+
+
+def _seed(plan: Plan, purpose: str, rank: int) -> int:
+    """A seed of its own for each purpose and rank."""
+    return (plan.seed * 3 + ("train", "order", "test").index(purpose)) * BATCH + rank
+
+
+class _Run:
+    """One configuration on one rank."""
+
+    def __init__(self, label: str, plan: Plan) -> None:
+        self.label, self.plan = label, plan
+        self.model = DistributedDataParallel(shapes.model(plan.seed))
+        self.handle: Handle | None = None if label == PLAIN else attach(self.model, label, seed=plan.seed)
+        averages = self.handle is None or self.handle.engine.codec.traits.averages
+        self.rate = RATE if averages else VOTE_RATE
+        self.optimizer = torch.optim.SGD(self.model.parameters(), self.rate, momentum=0.9 if averages else 0.0)
+        self.samples: list[float] = []
+        self.before: dict[str, Any] = {}
+
+    def step(self, step: int, images: Tensor, labels: Tensor) -> None:
+        if step == DROPPED and self.handle is not None:
+            self.before = self.handle.stats()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * schedule(step, self.plan.steps)
+        start = time.perf_counter()
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.model(images), labels).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        if step >= DROPPED:
+            self.samples.append(time.perf_counter() - start)
+
+    def share(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
+        """What this rank adds to the outcome; plain values only."""
+        scores = _scores(self.model.module, images)
+        return {
+            "samples": self.samples,
+            "loss_sum": float(F.cross_entropy(scores, labels, reduction="sum")),
+            "right": int((scores.argmax(1) == labels).sum()),
+            "seen": len(labels),
+            **self._counted(),
+        }
+
+    def _counted(self) -> dict[str, Any]:
+        if self.handle is None:
+            return {"sent_bytes": None, "parts": None}
+        after, timed = self.handle.stats(), len(self.samples)
+        parts = {p: (after[f"{p}_seconds"] - self.before[f"{p}_seconds"]) / timed for p in PARTS}
+        return {"sent_bytes": (after["sent_bytes"] - self.before["sent_bytes"]) / timed, "parts": parts}
+
+
+PARTS = ("encode", "communicate", "decode")
+
+
+def schedule(step: int, steps: int) -> float:
+    """Share of the peak learning rate: up over the first tenth, then down along a cosine."""
+    warmup = max(1, steps // 10)
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+@torch.no_grad()
+def _scores(model: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([model(part) for part in images.split(256)])
+
+
+# -------------------------------------------------------------------- records
+
+
+def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
+    """One record a configuration; they share their time, which marks them as one run."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    commit, dirty = environment.commit()
+    return [
+        Record(
+            kind=KIND,
+            what={
+                "configuration": o.label,
+                "task": "shapes",
+                "workers": plan.workers,
+                "steps": plan.steps,
+                "dropped_steps": DROPPED,
+                "batch": BATCH,
+                "seed": plan.seed,
+            },
+            command=plan.command,
+            time=now,
+            commit=commit,
+            dirty=dirty,
+            environment=environment.fingerprint(BACKEND),
+            unit="seconds a step, slowest rank",
+            quantiles=o.step,
+            samples=o.samples,
+            outcome={"sent_bytes": o.sent_bytes, "loss": o.loss, "accuracy": o.accuracy, "parts_seconds": o.parts},
+        )
+        for o in outcomes
+    ]
+
+
+def from_records(records: Sequence[Record]) -> list[Outcome]:
+    """The outcomes of the last run among the records of one file."""
+    mine = [r for r in records if r.kind == KIND]
+    if not mine:
+        raise ConfigError("demo: no record of a demo among these; make one with: gradwire demo --record FILE")
+    return [
+        Outcome(
+            label=r.what["configuration"],
+            samples=r.samples,
+            sent_bytes=r.outcome["sent_bytes"],
+            loss=r.outcome["loss"],
+            accuracy=r.outcome["accuracy"],
+            parts=r.outcome["parts_seconds"],
+        )
+        for r in mine
+        if r.time == mine[-1].time
+    ]
+
+
+# -------------------------------------------------------------------- what follows from it: computed, not measured
+
+
+def on_link(outcome: Outcome, bits_per_second: float = GBIT) -> float:
+    """Seconds a step if each worker had such a link: the measured step and the counted bytes, one after the other."""
+    return outcome.step.p50 + transfer_seconds(outcome.sent_bytes, bits_per_second)
+
+
+def wins_below(outcome: Outcome, baseline: Outcome) -> float:
+    """The link's bit/s below which the bytes saved outweigh the time added; infinite if no time is added, else 0."""
+    saved, added = baseline.sent_bytes - outcome.sent_bytes, outcome.step.p50 - baseline.step.p50
+    if saved <= 0:
+        return math.inf if saved == 0 and added < 0 else 0.0
+    return math.inf if added <= 0 else bandwidth(saved, added)
+
+
+def describe_win(bits_per_second: float) -> str:
+    """`wins_below` in words."""
+    if bits_per_second == 0:
+        return "never"
+    return "at any rate" if math.isinf(bits_per_second) else f"below {format_rate(bits_per_second)}"
+
+
+def verdict(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the numbers say, in whole sentences; each names whether it was measured or computed."""
+    by_label = {o.label: o for o in outcomes}
+    plain, half = by_label[PLAIN], by_label[HALF]
+    tried = [o for o in outcomes if o.label not in (PLAIN, HALF)]
+    if not tried:
+        return [_accuracies(outcomes, plain)]
+    return [_measured(min(plain, half, key=_median), min(tried, key=_median)), _accuracies(outcomes, plain), *_computed(outcomes, half)]
+
+
+def _median(outcome: Outcome) -> float:
+    return outcome.step.p50
+
+
+def _measured(baseline: Outcome, best: Outcome) -> str:
+    ours, theirs = best.step, baseline.step
+    times = f"{best.label} takes {format_milliseconds(ours.p50)} a step, {baseline.label} {format_milliseconds(theirs.p50)}"
+    if ours.p20 <= theirs.p80 and theirs.p20 <= ours.p80:
+        return f"Measured: a tie. {times}, which is within the spread of the steps."
+    if ours.p50 < theirs.p50:
+        return f"Measured: compression pays even here. {times}."
+    return (
+        f"Measured: compression does not pay here. The fastest codec, {times}: over loopback, bytes move about as fast "
+        "as in memory, and encoding costs more than it saves."
+    )
+
+
+def _accuracies(outcomes: Sequence[Outcome], plain: Outcome) -> str:
+    low, high = min(outcomes, key=lambda o: o.accuracy), max(outcomes, key=lambda o: o.accuracy)
+    return (
+        f"Measured: accuracy on held-out images is {100 * plain.accuracy:.1f} % with {PLAIN}, and between "
+        f"{100 * low.accuracy:.1f} % ({low.label}) and {100 * high.accuracy:.1f} % ({high.label}) over all; one seed, "
+        "so a point or two mean little."
+    )
+
+
+def _computed(outcomes: Sequence[Outcome], half: Outcome) -> list[str]:
+    best = min(outcomes, key=on_link)
+    times = ", ".join(f"{o.label} {format_milliseconds(transfer_seconds(o.sent_bytes, GBIT))}" for o in outcomes)
+    faster = on_link(half) / on_link(best)
+    gain = "nothing would beat it" if best is half else f"{faster:.2g} times as fast as {half.label}"
+    return [
+        f"Computed, not measured: one 1 Gbit/s link per worker would need, for the bytes of a step: {times}.",
+        f"Computed, not measured: with that added to the measured step, {best.label} would be the fastest, at "
+        f"{format_milliseconds(on_link(best))} a step ({gain}); latency and overlap are left out.",
+    ]

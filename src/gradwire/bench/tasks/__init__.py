@@ -1,0 +1,1 @@
+"""Small learning problems, data included: one task, one file, nothing to download."""

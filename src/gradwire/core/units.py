@@ -1,0 +1,58 @@
+"""Bytes, bit/s and seconds: the only home of conversions, and of how they are written for people.
+
+Prefixes are decimal, as on a network: 1 MB is 10⁶ bytes, 1 Gbit/s is 10⁹ bits a second.
+"""
+
+from __future__ import annotations
+
+BITS_PER_BYTE = 8
+GBIT = 1e9  # bit/s in one Gbit/s
+
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def transfer_seconds(num_bytes: float, bits_per_second: float) -> float:
+    """Seconds that so many bytes occupy a link, latency left out."""
+    return num_bytes * BITS_PER_BYTE / bits_per_second
+
+
+def bandwidth(num_bytes: float, seconds: float) -> float:
+    """The bit/s at which so many bytes take so many seconds."""
+    return num_bytes * BITS_PER_BYTE / seconds
+
+
+def format_bytes(num_bytes: float) -> str:
+    """
+    >>> format_bytes(6355644), format_bytes(832)
+    ('6.36 MB', '832 B')
+    """
+    return _scaled(num_bytes, "B")
+
+
+def format_rate(bits_per_second: float) -> str:
+    """
+    >>> format_rate(2.5e9)
+    '2.5 Gbit/s'
+    """
+    return _scaled(bits_per_second, "bit/s")
+
+
+def format_milliseconds(seconds: float) -> str:
+    """
+    >>> format_milliseconds(0.01234), format_milliseconds(1.5)
+    ('12.3 ms', '1500 ms')
+    """
+    return f"{_three_digits(seconds * 1e3)} ms"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor * 0.9995:  # what would round up to 1000 of the smaller unit
+            return f"{_three_digits(value / factor)} {prefix}{unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits, without an exponent and without zeros behind the point."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.0f}" if abs(rounded) >= 100 else f"{rounded:g}"

@@ -1,0 +1,409 @@
+"""What every codec must satisfy, on 1 to 8 virtual workers. Driven by the registry and by traits, never by names."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+
+import pytest
+import torch
+from cases import CODECS, NASTY, ONE_SHOT, SHAPES, STRATEGIES, cluster, normal, rng, through
+
+import gradwire
+from gradwire.collectives import trace as tracer
+from gradwire.core.codec import Combine
+from gradwire.core.exchange import Payload
+from gradwire.core.layout import Layout
+from gradwire.core.random import Random
+from gradwire.engine import Engine
+from gradwire.tracing import trace
+
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.spec)
+each_one_shot = pytest.mark.parametrize("codec", ONE_SHOT, ids=lambda c: c.spec)
+each_strategy = pytest.mark.parametrize("codec, strategy", STRATEGIES, ids=[f"{c.spec}-{s}" for c, s in STRATEGIES])
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def gradients(workers, shapes=((40, 30), (17,), (25, 41)), scale=1.0, seed=0):
+    return {
+        f"p{i}": [scale * normal(*shape, seed=1000 * seed + 10 * i + w) for w in range(workers)]
+        for i, shape in enumerate(shapes)
+    }
+
+
+def mean_of(tensors):
+    return torch.stack([t.double() for t in tensors]).mean(0)
+
+
+# -------------------------------------------------------------------- the face
+
+
+@each_codec
+def test_spec_and_config_build_the_same_codec_again(codec):
+    assert gradwire.codec(codec.spec) == codec
+    assert type(codec)(**json.loads(json.dumps(codec.config()))) == codec
+
+
+@each_codec
+def test_says_what_it_is(codec):
+    assert codec.family in {"baseline", "quantization", "sparsification", "hybrid", "lowrank"}
+    assert len(codec.paper) > 20
+    assert (type(codec).__doc__ or "").strip()
+
+
+@each_codec
+def test_hyper_parameters_cannot_be_changed(codec):
+    with pytest.raises(AttributeError):
+        codec.name_of_nothing = 1
+
+
+# -------------------------------------------------------------------- shapes, dtypes, values
+
+
+@each_codec
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shape_and_dtype_come_back(codec, dtype):
+    for shape in SHAPES:
+        x = normal(*shape).to(dtype)
+        out = cluster(codec).reduce({"w": [x, -x, 2 * x]})["w"]
+        assert (out.shape, out.dtype) == (x.shape, x.dtype), shape
+
+
+@each_codec
+@pytest.mark.parametrize("kind", NASTY)
+def test_finite_stays_finite(codec, kind):
+    c = cluster(codec)
+    for _ in range(3):
+        assert c.reduce({"w": [NASTY[kind], 0.5 * NASTY[kind], -NASTY[kind]]})["w"].isfinite().all()
+
+
+@each_strategy
+def test_zero_comes_out_as_zero(codec, strategy):
+    out = cluster(codec, strategy=strategy).reduce({"w": [torch.zeros(40, 10)] * 3})["w"]
+    if codec.traits.averages:
+        assert (out == 0).all()
+    else:
+        assert (out.abs() == 1).all()
+
+
+@each_codec
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_input_is_seen_by_all_and_remembered_by_none(codec, bad):
+    c, grads = cluster(codec), gradients(3)
+    c.reduce(grads)
+    before = {n: c.memory(n) for n in grads}
+    poisoned = {n: [t.clone() for t in ts] for n, ts in grads.items()}
+    poisoned["p2"][1].view(-1)[-1] = bad
+    c.reduce(poisoned)
+    for rank in range(3):
+        assert any(not c.outputs(n)[rank].isfinite().all() for n in grads)
+    for name in grads:
+        for old, new in zip(before[name], c.memory(name), strict=True):
+            assert old is new is None or old.equal(new)
+    assert all(out.isfinite().all() for out in c.reduce(grads).values())
+
+
+@each_codec
+def test_non_contiguous_equals_contiguous(codec):
+    x = normal(30, 40).t()
+    assert through(codec, x).equal(through(codec, x.contiguous()))
+
+
+# -------------------------------------------------------------------- purity
+
+
+@each_codec
+def test_input_and_global_randomness_are_left_alone(codec):
+    grads = gradients(3)
+    before = {n: [t.clone() for t in ts] for n, ts in grads.items()}
+    states = torch.get_rng_state(), random.getstate()
+    c = cluster(codec)
+    c.reduce(grads)
+    c.reduce(grads)
+    assert all(a.equal(b) for n in grads for a, b in zip(grads[n], before[n], strict=True))
+    assert torch.get_rng_state().equal(states[0])
+    assert random.getstate() == states[1]
+
+
+@each_codec
+def test_same_seed_same_result_and_steps_differ_if_random(codec):
+    grads = gradients(3)
+    runs = [
+        [c.reduce(grads)["p0"] for _ in range(2)] for c in (cluster(codec, memory="none", seed=5) for _ in range(2))
+    ]
+    assert runs[0][0].equal(runs[1][0])
+    assert runs[0][1].equal(runs[1][1])
+    if codec.traits.stochastic:
+        assert not runs[0][0].equal(runs[0][1])
+        other = cluster(codec, memory="none", seed=6).reduce(grads)["p0"]
+        assert not other.equal(runs[0][0])
+
+
+@each_one_shot
+def test_workers_round_independently(codec):
+    if not codec.traits.stochastic:
+        return
+    x = normal(1, 4096)
+    sources = Random(rank=0), Random(rank=1)
+    errors = torch.cat([codec.decode(codec.encode(x, rng), 4096, rng) - x for rng in sources])
+    assert errors.corrcoef()[0, 1].abs() < 0.1
+
+
+# -------------------------------------------------------------------- bytes
+
+
+@each_one_shot
+@pytest.mark.parametrize("numel", [1, 7, 64, 1001, 5000])
+def test_payload_bytes_is_the_payload(codec, numel):
+    payload = codec.encode(normal(3, numel), rng())
+    said, sent = codec.payload_bytes(numel), payload.row_bytes(0)
+    assert payload.rows == 3
+    assert said == sent if codec.traits.fixed_size else said >= sent
+    if codec.traits.combine is Combine.GATHER:
+        assert payload.data.dtype == torch.uint8
+
+
+@each_strategy
+@pytest.mark.parametrize("workers", [2, 5])
+def test_traced_bytes_are_the_bytes_that_leave(codec, strategy, workers):
+    grads = gradients(workers)
+    c = cluster(codec, workers, strategy=strategy)
+    c.reduce(grads)
+    if not codec.traits.fixed_size:
+        return
+    shapes = [(n, ts[0].shape) for n, ts in grads.items()]
+    traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
+    assert (traced.payload_bytes, traced.sent_bytes) == (c.payload_bytes, c.sent_bytes)
+
+
+@each_codec
+def test_no_step_depends_on_the_data_in_its_control_flow(codec):
+    """Meta tensors have no data: a host synchronisation or a data-dependent branch fails here."""
+    layout = Layout.of([("a", (40, 30)), ("b", (17,))])
+    memory = codec.traits.memory
+    engine = Engine(codec, memory=memory, compress="all", workers=4)
+    with torch.no_grad():
+        for _ in range(2):
+            tracer.run(engine.reduce(torch.empty(layout.numel, device="meta"), layout), 4)
+            engine.finish_step()
+
+
+@each_codec
+def test_a_large_matrix_gets_smaller_unless_lossless(codec):
+    traced = trace(codec, [("w", (1024, 1024))], workers=8)
+    full = "1" in codec.spec.partition("ratio=")[2][:1]  # ratio=1 sends everything
+    assert traced.bits_per_element < 32 or codec.traits.lossless or full
+
+
+# -------------------------------------------------------------------- claims
+
+
+def draws(codec, x, count):
+    row = x.reshape(1, -1)
+    out = []
+    for i in range(count):
+        out.append(codec.decode(codec.encode(row, rng(i)), row.shape[1], rng(i))[0].double())
+    return torch.stack(out)
+
+
+@each_one_shot
+@pytest.mark.parametrize("kind", ["heavy_tail", "negative", "constant"])
+def test_unbiased_and_within_its_variance_if_it_says_so(codec, kind):
+    if not codec.traits.unbiased:
+        assert codec.traits.omega is None, "omega is the variance of an unbiased codec"
+        return
+    x = NASTY[kind]
+    sample = draws(codec, x, 600)
+    true = x.reshape(-1).double()
+    directions = normal(x.numel(), 16, seed=1).double()
+    projected, expected = sample @ directions, true @ directions
+    spread = projected.std(0) / len(sample) ** 0.5 + 1e-9 * expected.abs()
+    assert ((projected.mean(0) - expected) / spread).abs().max() < 5
+    variance = (sample - true).square().sum(1).mean() / true.square().sum()
+    assert variance <= codec.traits.omega * 1.15 + 1e-12
+
+
+@each_codec
+@pytest.mark.parametrize("kind", ["heavy_tail", "negative", "constant", "one_hot"])
+def test_contracts_as_it_says(codec, kind):
+    delta = codec.traits.delta
+    if delta is None:
+        return
+    x = NASTY[kind].double().float()
+    error = torch.stack([(through(codec, x, seed) - x).square().sum() for seed in range(60)]).mean()
+    slack = 0.06 if codec.traits.combine is Combine.SUM and codec.traits.sparse else 1e-5  # a random support
+    assert error <= (1 - delta + slack) * x.square().sum()
+
+
+@each_one_shot
+def test_sums_of_payloads_decode_to_sums_if_it_says_so(codec):
+    if codec.traits.combine is not Combine.SUM:
+        return
+    parts = [codec.encode(normal(1, 400, seed=s), rng(9)) for s in range(4)]
+    total = Payload(sum(p.data for p in parts))
+    apart = sum(codec.decode(p, 400, rng(9)) for p in parts)
+    torch.testing.assert_close(codec.decode(total, 400, rng(9)), apart, rtol=2e-2, atol=3e-2)
+
+
+@each_one_shot
+def test_sparse_codecs_send_values_as_they_are_and_nothing_else(codec):
+    if not codec.traits.sparse:
+        return
+    x = normal(1, 400)
+    y = codec.decode(codec.encode(x, rng()), 400, rng())
+    sent = y != 0
+    assert 0 < sent.sum() <= 400
+    torch.testing.assert_close(y[sent], x[sent], rtol=1e-3, atol=0)
+
+
+@each_one_shot
+def test_a_shard_can_be_encoded_by_itself_if_it_says_so(codec):
+    if not codec.traits.shards:
+        with pytest.raises(gradwire.Incompatible):
+            cluster(codec, strategy="scatter_reduce_gather")
+        return
+    assert codec.alignment >= 1
+    rows = normal(4, codec.alignment * 3)
+    whole = codec.decode(codec.encode(rows, rng()), rows.shape[1], rng())
+    first = codec.decode(codec.encode(rows[:1], rng()), rows.shape[1], rng())
+    assert whole[:1].equal(first)
+
+
+# -------------------------------------------------------------------- symmetry
+
+
+@each_strategy
+def test_sign_flips_with_the_gradient(codec, strategy):
+    grads = gradients(3)
+    flipped = {n: [-t for t in ts] for n, ts in grads.items()}
+    a, b = (cluster(codec, strategy=strategy).reduce(g) for g in (grads, flipped))
+    for name in grads:
+        torch.testing.assert_close(a[name], -b[name], rtol=1e-5, atol=1e-7)
+
+
+@each_strategy
+def test_result_scales_with_the_gradient(codec, strategy):
+    grads = gradients(3, scale=1.0)
+    a, b = (cluster(codec, strategy=strategy).reduce(g) for g in (grads, gradients(3, scale=0.25)))
+    for name in grads:
+        factor = 0.25 if codec.traits.averages else 1.0
+        torch.testing.assert_close(b[name], factor * a[name], rtol=1e-3, atol=1e-6)
+
+
+@each_strategy
+def test_workers_with_the_same_gradient_get_what_one_alone_would(codec, strategy):
+    """Catches sums that should be means."""
+    if codec.traits.stochastic or strategy == "scatter_reduce_gather" or not codec.traits.averages:
+        return
+    x = normal(40, 30)
+    alone = cluster(codec, 1, strategy=strategy).reduce({"w": [x]})["w"]
+    torch.testing.assert_close(
+        cluster(codec, 4, strategy=strategy).reduce({"w": [x] * 4})["w"], alone, rtol=1e-2, atol=1e-3
+    )
+
+
+@each_strategy
+def test_the_average_over_many_steps_is_the_mean(codec, strategy):
+    """Error feedback or unbiasedness: both must bring the long-run average to the mean of the workers."""
+    if not codec.traits.averages:
+        return
+    grads = {"w": [normal(40, 30, seed=w) + 1 for w in range(3)]}
+    c, steps = cluster(codec, strategy=strategy), 100
+    total = sum(c.reduce(grads)["w"].double() for _ in range(steps))
+    exact = mean_of(grads["w"])
+    omega = codec.traits.omega or 0.0
+    noise = 2 * (omega * (2 + omega) / steps) ** 0.5  # of two lossy legs
+    kept = 0.65 if codec.traits.sparse else 0.0  # a sparse codec still owes much of it
+    assert (total / steps - exact).norm() / exact.norm() < 0.1 + noise + kept
+
+
+# -------------------------------------------------------------------- replicas and memories
+
+
+@each_strategy
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_replicas_agree_bit_for_bit(codec, strategy, workers):
+    c, grads = cluster(codec, workers, strategy=strategy), gradients(workers)
+    for _ in range(3):
+        c.reduce(grads)
+        for name in grads:
+            first, *others = c.outputs(name)
+            assert all(first.equal(o) for o in others)
+
+
+@each_strategy
+def test_error_feedback_loses_nothing_over_sixty_steps(codec, strategy):
+    """Sum of results + mean of what is owed = sum of mean gradients."""
+    traits = codec.traits
+    if traits.delta is None and traits.omega is None:
+        with pytest.raises(gradwire.Incompatible, match=f"^{codec.name} cannot run under error_feedback"):
+            cluster(codec, memory="error_feedback", strategy=strategy)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # codecs of large variance are scaled, and say so
+        c = cluster(codec, memory="error_feedback", strategy=strategy)
+    shapes = ((40, 30), (17,), (25, 41))
+    sent = {f"p{i}": torch.zeros(s, dtype=torch.float64) for i, s in enumerate(shapes)}
+    wanted = {n: t.clone() for n, t in sent.items()}
+    for step in range(60):
+        grads = gradients(3, shapes, seed=step)
+        for name, out in c.reduce(grads).items():
+            sent[name] += out.double()
+            wanted[name] += mean_of(grads[name])
+    # sums taken by the backend in half precision round on the way, and nobody remembers that
+    coarse = (
+        60 * 2e-3
+        if traits.combine is not Combine.GATHER and trace(codec, [("w", (999, 9))]).bits_per_element < 31
+        else 0
+    )
+    for name in sent:
+        owed = mean_of(c.memory(name))
+        assert owed.isfinite().all()
+        torch.testing.assert_close(sent[name] + owed, wanted[name], rtol=1e-5, atol=2e-3 + coarse)
+
+
+@each_codec
+def test_memory_does_not_grow_without_bound(codec):
+    if codec.traits.memory == "none":
+        return
+    c, sizes = cluster(codec), []
+    for step in range(200):
+        c.reduce({"w": [normal(32, 32, seed=step * 3 + w) for w in range(3)]})
+        sizes.append(float(mean_of(c.memory("w")).norm()))
+    assert sizes[-1] <= 2.5 * max(sizes[75:100])
+
+
+@each_codec
+def test_state_survives_being_saved(codec, tmp_path):
+    grads = gradients(3)
+    straight, resumed = cluster(codec), cluster(codec)
+    for _ in range(3):
+        straight.reduce(grads)
+        resumed.reduce(grads)
+    fresh = cluster(codec)
+    for old, new in zip(resumed.engines, fresh.engines, strict=True):
+        torch.save(old.state_dict(), tmp_path / "state.pt")
+        new.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for _ in range(3):
+        a, b = straight.reduce(grads), fresh.reduce(grads)
+        assert all(a[n].equal(b[n]) for n in grads)
+
+
+@each_strategy
+def test_regrouping_the_units_keeps_what_is_owed(codec, strategy):
+    """DDP rebuilds its buckets after the first step: memories follow the parameters."""
+    if codec.traits.memory == "none":
+        return
+    c = cluster(codec, strategy=strategy)
+    shapes = ((40, 30), (17,), (25, 41))
+    sent = {f"p{i}": torch.zeros(s, dtype=torch.float64) for i, s in enumerate(shapes)}
+    wanted = {n: t.clone() for n, t in sent.items()}
+    groupings = [None, [["p2"], ["p1", "p0"]], [["p2", "p0"], ["p1"]], [["p0"], ["p1"], ["p2"]], None]
+    for step, units in enumerate(groupings):
+        grads = gradients(3, shapes, seed=step)
+        for name, out in c.reduce(grads, units=units).items():
+            sent[name] += out.double()
+            wanted[name] += mean_of(grads[name])
+    for name in sent:
+        torch.testing.assert_close(sent[name] + mean_of(c.memory(name)), wanted[name], rtol=1e-5, atol=1e-2)

@@ -1,0 +1,157 @@
+"""Rank processes for tests: a pool of gloo workers that lives as long as the pytest session.
+
+Importing torch costs seconds, so the workers are forked from a server that has done it, and are used again and again.
+Every run gets a process group of its own: the pool keeps one store on a free port, and each run a prefix in it. Two
+pytest processes thus never meet. A worker that fails, dies or hangs takes the pool with it; the next run starts anew.
+
+    pool.run(3, job, "topk")         # -> [job(0, "topk"), job(1, "topk"), job(2, "topk")], each in its own process
+    pool.outcomes(3, job, "topk")    # the same, with a Failure in the place of each rank that did not return
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import pickle
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank ended without a result."""
+
+    kind: str  # the exception's type, or Died, or Hung
+    message: str
+    trace: str = ""
+    seconds: float = 0.0  # since the run began
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one rank is asked to do."""
+
+    path: str  # module:function
+    args: tuple[Any, ...]
+    rank: int
+    world: int
+    port: int
+    prefix: str
+    timeout: float
+
+
+class Pool:
+    """Up to `size` ranks."""
+
+    def __init__(self, size: int = 4) -> None:
+        self._size = size
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch.distributed", "pytest", "gradwire"])
+        self._store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        self._workers: list[tuple[Any, Connection]] = []
+        self._runs = 0
+
+    def run(self, world: int, function: Callable[..., Any], *args: Any, **limits: float) -> list[Any]:
+        """What `function(rank, *args)` returns on each rank; fails the test if any rank fails."""
+        outcomes = self.outcomes(world, function, *args, **limits)
+        for rank, outcome in enumerate(outcomes):
+            if isinstance(outcome, Failure) and outcome.kind != "ExchangeFailed":
+                raise AssertionError(f"rank {rank} of {world}: {outcome.kind}: {outcome.message}\n{outcome.trace}")
+        assert not any(isinstance(o, Failure) for o in outcomes), outcomes
+        return outcomes
+
+    def outcomes(
+        self, world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0, deadline: float = 60.0
+    ) -> list[Any]:
+        """What each rank returned, or the Failure it ended with; `timeout` is that of the process group."""
+        self._start()
+        self._runs += 1
+        path = f"{function.__module__}:{function.__qualname__}"
+        for rank, (_, pipe) in enumerate(self._workers[:world]):
+            pipe.send_bytes(
+                pickle.dumps(Job(path, args, rank, world, self._store.port, f"run{self._runs}", timeout))
+            )
+        outcomes = self._collect(world, deadline)
+        if any(isinstance(o, Failure) for o in outcomes):
+            self.stop()
+        return outcomes
+
+    def stop(self) -> None:
+        """End all processes; the next run starts new ones."""
+        for process, pipe in self._workers:
+            process.kill()
+            process.join()
+            pipe.close()
+        self._workers = []
+
+    def _start(self) -> None:
+        while len(self._workers) < self._size:
+            mine, theirs = self._context.Pipe()
+            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append((process, mine))
+
+    def _collect(self, world: int, deadline: float) -> list[Any]:
+        start = time.monotonic()
+        pipes = {pipe: rank for rank, (_, pipe) in enumerate(self._workers[:world])}
+        outcomes: list[Any] = [Failure("Hung", f"no result after {deadline} s")] * world
+        while pipes and (ready := wait(list(pipes), max(0.0, start + deadline - time.monotonic()))):
+            for pipe in ready:
+                rank = pipes.pop(pipe)
+                outcomes[rank] = self._receive(rank, pipe, time.monotonic() - start)
+        return outcomes
+
+    def _receive(self, rank: int, pipe: Any, seconds: float) -> Any:
+        try:
+            result, problem = pickle.loads(pipe.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            process = self._workers[rank][0]
+            process.join()
+            return Failure("Died", f"exit code {process.exitcode}", seconds=seconds)
+        return result if problem is None else Failure(*problem, seconds=seconds)
+
+
+def _serve(pipe: Connection) -> None:
+    """A worker's life: jobs come in, results go out."""
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer = (_carry_out(job), None)
+        except BaseException as problem:
+            answer = (None, (type(problem).__name__, str(problem), traceback.format_exc()))
+        pipe.send_bytes(pickle.dumps(answer))
+
+
+def _carry_out(job: Job) -> Any:
+    module, _, name = job.path.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    store = dist.TCPStore(HOST, job.port, is_master=False)
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(job.prefix, store),
+        rank=job.rank,
+        world_size=job.world,
+        timeout=timedelta(seconds=job.timeout),
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return function(job.rank, *job.args)
+    finally:
+        dist.destroy_process_group()

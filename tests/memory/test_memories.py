@@ -1,0 +1,132 @@
+"""Memories, by hand numbers and by the algorithm they stand for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+
+import gradwire
+from gradwire.memory import ErrorFeedback, MomentumCorrection
+
+
+def vector(*values):
+    return {"w": [torch.tensor(values)]}
+
+
+def test_error_feedback_by_hand():
+    """beta = 1/2, gamma = 2: a = e/2 + 2g; top-1 of two."""
+    c = gradwire.VirtualCluster(1, "topk(ratio=0.5)", memory="error_feedback(beta=0.5, gamma=2)")
+    assert c.reduce(vector(1.0, 2.0))["w"].tolist() == [0.0, 4.0]
+    assert c.memory("w")[0].tolist() == [2.0, 0.0]
+    assert c.reduce(vector(1.5, 1.0))["w"].tolist() == [4.0, 0.0]
+    assert c.memory("w")[0].tolist() == [0.0, 2.0]
+
+
+def test_scale_of_the_gradient_carries_over_to_the_memory():
+    """Loss scale doubled: what was kept counts double, as the gradients do."""
+    c = gradwire.VirtualCluster(1, "topk(ratio=0.5)")
+    c.reduce(vector(1.0, 2.0))
+    for engine in c.engines:
+        engine.gradient_scale = 2.0
+    assert c.reduce(vector(2.0, 3.0))["w"].tolist() == [4.0, 0.0]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_correction_of_everything_is_momentum_sgd(nesterov):
+    """Without masking, a codec that sends all makes the sent values SGD's momentum updates."""
+    memory = MomentumCorrection(momentum=0.9, nesterov=nesterov, masking=False)
+    c = gradwire.VirtualCluster(2, "topk(ratio=1)", memory=memory)
+    weight = torch.zeros(5, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=1.0, momentum=0.9, nesterov=nesterov)
+    ours = torch.zeros(5)
+    for step in range(10):
+        grads = [torch.randn(5, generator=torch.Generator().manual_seed(10 * step + w)) for w in range(2)]
+        weight.grad = torch.stack(grads).mean(0)
+        sgd.step()
+        ours -= c.reduce({"w": grads})["w"]
+    torch.testing.assert_close(ours, weight.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_momentum_correction_masks_what_was_sent():
+    c = gradwire.VirtualCluster(1, "topk(ratio=0.5)", memory="momentum_correction(momentum=0.5)")
+    assert c.reduce(vector(1.0, 3.0))["w"].tolist() == [0.0, 3.0]
+    store = c.engines[0].store
+    assert store.get("momentum", "w").tensor.tolist() == [1.0, 0.0]
+    assert store.get("error", "w").tensor.tolist() == [1.0, 0.0]
+    # u = 0.5·1 + 1 = 1.5, v = 1 + 1.5 = 2.5 beats 0.5·0 + 2
+    assert c.reduce(vector(1.0, 2.0))["w"].tolist() == [2.5, 0.0]
+
+
+def test_default_memory_is_the_codecs():
+    for name in gradwire.codec_names():
+        engine = gradwire.VirtualCluster(1, name).engines[0]
+        assert engine.memory.name == gradwire.codec(name).traits.memory
+
+
+def test_none_keeps_nothing():
+    c = gradwire.VirtualCluster(2, "topk", memory="none")
+    c.reduce({"w": [torch.ones(100)] * 2})
+    assert c.memory("w") == [None, None]
+
+
+def test_a_codec_of_large_variance_is_scaled_and_says_so():
+    omega = min(512 / 4, math.sqrt(512))
+    message = (
+        f"qsgd(levels=1): error feedback over an unbiased codec of variance omega = {omega:.3g} >= 1 would diverge, "
+        f"so its output is scaled by 1/(1+omega) = {1 / (1 + omega):.3g}"
+    )
+    with pytest.warns(UserWarning, match="would diverge") as caught:
+        c = gradwire.VirtualCluster(1, "qsgd(levels=1)", memory="error_feedback")
+    assert [str(w.message) for w in caught] == [message]
+    for step in range(200):
+        c.reduce({"w": [torch.randn(512, generator=torch.Generator().manual_seed(step))]})
+    assert c.memory("w")[0].norm() < 40 * 512**0.5
+
+
+def test_a_codec_of_small_variance_needs_no_scaling():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gradwire.VirtualCluster(1, "qsgd(levels=127)", memory="error_feedback")
+
+
+@pytest.mark.parametrize(
+    "codec, memory, message",
+    [
+        (
+            "signsgd",
+            "error_feedback",
+            "signsgd cannot run under error_feedback: it claims neither a contraction nor a bounded variance, so the "
+            "memory would grow without bound. Use memory='none', or a contracting codec such as efsignsgd.",
+        ),
+        (
+            "qsgd",
+            "momentum_correction",
+            "qsgd cannot run under momentum_correction: factor masking needs a sparse codec, whose sent elements are "
+            "known. Use memory='error_feedback' or 'none', or a codec such as topk.",
+        ),
+        ("topk", "error_feedback(beta=2)", "error_feedback: `beta` must be a discount in [0, 1], got 2"),
+        ("topk", "error_feedback(gamma=-1)", "error_feedback: `gamma` must be a factor of at least 0, got -1"),
+        (
+            "topk",
+            "momentum_correction(momentum=3)",
+            "momentum_correction: `momentum` must be a factor in [0, 1], got 3",
+        ),
+        (
+            "topk",
+            "error_feedback(alpha=1)",
+            "error_feedback: has no parameter `alpha`; known: beta, by_learning_rate, gamma",
+        ),
+    ],
+)
+def test_refusals_are_whole_sentences(codec, memory, message):
+    with pytest.raises(gradwire.GradwireError) as caught:
+        gradwire.VirtualCluster(2, codec, memory=memory)
+    assert str(caught.value) == message
+
+
+def test_memories_can_be_given_as_objects():
+    c = gradwire.VirtualCluster(1, "topk", memory=ErrorFeedback(beta=0.5))
+    assert c.engines[0].memory == ErrorFeedback(beta=0.5)

@@ -1,0 +1,108 @@
+"""Who may import whom. A new arrow is a design decision: change the tables in the same commit."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "gradwire"
+FILES = sorted(ROOT.rglob("*.py"))
+
+# part -> the parts it may import, beside itself
+MAY_IMPORT = {
+    "core": set(),
+    "kernels": {"core"},
+    "codecs": {"core", "kernels"},
+    "memory": {"core"},
+    "collectives": {"core"},
+    "models": {"core"},
+    "engine": {"core", "memory", "collectives"},
+    "cluster": {"core", "memory", "collectives", "engine"},
+    "tracing": {"core", "kernels", "collectives", "engine"},
+    "integrations": {"core", "memory", "collectives", "engine"},
+    "bench": {"core", "collectives", "memory", "engine", "cluster", "tracing", "integrations", "models"},
+    "cli": {"core", "collectives", "tracing", "models", "bench"},
+    "__main__": {"cli"},
+    "__init__": {"core", "cluster", "integrations"},
+}
+# outside package -> where it may be imported
+OUTSIDE = {
+    "triton": ["kernels/*/gpu.py"],
+    "numba": ["kernels/*/cpu.py"],
+    "torch.distributed": ["collectives/c10d.py", "integrations/*.py", "bench/*.py", "bench/tasks/*.py"],
+    "torch.multiprocessing": ["bench/*.py"],
+    "multiprocessing": ["bench/*.py"],
+    "subprocess": ["bench/*.py", "core/records.py"],
+    "typer": ["cli/*.py"],
+    "rich": ["cli/*.py"],
+    "numpy": [],
+    "matplotlib": ["report/*.py"],
+}
+# parts that must load without torch
+TORCH_FREE = ["core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py"]
+
+
+def part_of(path):
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path, *, top_level_only=False):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_one_way(path):
+    part = part_of(path)
+    wanted = {n.split(".")[1] for n in imports(path) if n.startswith("gradwire.") and n.count(".") >= 1}
+    wanted &= {part_of(f) for f in FILES}
+    assert wanted <= MAY_IMPORT[part] | {part}, f"{part} may import {sorted(MAY_IMPORT[part])}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_outside_packages_stay_where_they_belong(path):
+    for package, places in OUTSIDE.items():
+        used = any(n == package or n.startswith(package + ".") for n in imports(path))
+        assert not used or any(path.relative_to(ROOT).match(p) for p in places), f"{package} in {name_of(path)}"
+
+
+@pytest.mark.parametrize("name", TORCH_FREE)
+def test_light_modules_do_not_need_torch(name):
+    assert not any(n.split(".")[0] == "torch" for n in imports(ROOT / name, top_level_only=True))
+
+
+def test_every_part_is_in_the_table():
+    assert {part_of(f) for f in FILES} == set(MAY_IMPORT)
+
+
+def test_every_codec_file_is_in_the_catalogue():
+    files = {f.stem for f in (ROOT / "codecs").rglob("*.py") if not f.name.startswith("_")}
+    listed = {n.split(".")[-2] for n in imports(ROOT / "codecs" / "__init__.py")}
+    assert files == listed
+
+
+def test_no_codec_is_treated_by_its_name():
+    """Dispatch is on traits. `if codec.name == ...` would be a special case that the next codec does not get."""
+    for path in FILES:
+        if part_of(path) in {"engine", "cluster", "tracing", "integrations", "collectives", "memory", "core"}:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute):
+                    literal = any(isinstance(c, ast.Constant) and isinstance(c.value, str) for c in node.comparators)
+                    assert not (node.left.attr == "name" and literal), f"{name_of(path)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_stay_readable(path):
+    assert len(path.read_text().splitlines()) <= 400

@@ -1,0 +1,212 @@
+"""What the engine adds round a codec: the dense part, unused parameters, measured fidelity, bad input, state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gradwire
+from gradwire.collectives import local
+from gradwire.collectives.meter import Meter
+from gradwire.core.layout import Layout
+from gradwire.engine import Engine
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def step(engines, layout, flats):
+    meters = [Meter() for _ in engines]
+    with torch.no_grad():
+        out = local.run([e.reduce(x, layout) for e, x in zip(engines, flats, strict=True)], meters)
+    for engine in engines:
+        engine.finish_step()
+    return out, meters
+
+
+def engines(count, codec, **options):
+    return [Engine(codec, rank=r, workers=count, **options) for r in range(count)]
+
+
+def test_vectors_and_tiny_tensors_travel_as_they_are():
+    """Exact means for the bias and the small matrix; bytes: their floats beside the codec's payload."""
+    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("tiny", (10, 10)), ("v", (33, 40))])
+    flats = [normal(layout.numel, seed=r) for r in range(3)]
+    (out, *_), meters = step(engines(3, "topk(ratio=0.1)"), layout, flats)
+    exact = torch.stack(flats).mean(0)
+    parts, wanted = layout.split(out), layout.split(exact)
+    torch.testing.assert_close(parts[1], wanted[1])
+    torch.testing.assert_close(parts[2], wanted[2])
+    assert 0 < int((parts[0] != 0).sum()) < 64 * 32 // 2
+    picked = 64 * 32 + 33 * 40
+    assert meters[0].payload_bytes == 4 * 164 + gradwire.codec("topk(ratio=0.1)").payload_bytes(picked)
+    assert meters[0].exchanges == 2
+
+
+def test_compress_all_gives_the_codec_everything():
+    layout = Layout.of([("b", (64,))])
+    _, meters = step(engines(2, "signsgd", compress="all"), layout, [normal(64, seed=r) for r in range(2)])
+    assert meters[0].payload_bytes == 64 // 8 + 1
+
+
+@pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
+def test_parameters_that_nobody_used_keep_their_memory(strategy):
+    """DDP throws the result for such a parameter away, so nothing of it may be spent."""
+    layout = Layout.of([("a", (40, 40)), ("b", (40, 40))])
+    group = engines(3, "efsignsgd(block=64)", strategy=strategy, track_unused=True)
+    sent, wanted = torch.zeros(1600, dtype=torch.float64), torch.zeros(1600, dtype=torch.float64)
+    for t in range(6):
+        flats = [normal(layout.numel, seed=10 * t + r) for r in range(3)]
+        if t in (2, 3):
+            for x in flats:
+                layout.split(x)[1].zero_()
+        (out, *_), _ = step(group, layout, flats)
+        result = layout.split(out)[1]
+        if t in (2, 3):
+            assert (result == 0).all()
+            continue
+        sent += result.double()
+        wanted += layout.split(torch.stack(flats).mean(0))[1].double()
+    owed = torch.stack([e.owed("b", (1600,)) for e in group]).double().mean(0)
+    torch.testing.assert_close(sent + owed, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_measured_error_is_the_error():
+    layout = Layout.of([("w", (64, 64))])
+    group = engines(2, "qsgd(levels=1)", nmse_every=2)
+    flats = [normal(4096, seed=r) for r in range(2)]
+    (out, *_), meters = step(group, layout, flats)
+    exact = torch.stack(flats).mean(0)
+    first = float((out - exact).square().sum() / exact.square().sum())
+    assert group[0].nmse() == pytest.approx(first, rel=1e-4)
+    _, later = step(group, layout, flats)
+    assert group[0].nmse() == pytest.approx(first, rel=1e-4)  # not measured in every second step
+    assert meters[0].sent_bytes - later[0].sent_bytes == 4096 * 4
+
+
+@pytest.mark.parametrize(
+    "tensor, message",
+    [
+        (
+            torch.zeros(3, 3).to_sparse(),
+            "gradwire: the gradient of 'w' is sparse, and codecs work on dense gradients. Build the embedding with "
+            "sparse=False, or keep this parameter out of the compressed model.",
+        ),
+        (
+            torch.zeros(3, dtype=torch.complex64),
+            "gradwire: 'w' is complex (torch.complex64), and codecs work on real numbers. Store it as a real parameter "
+            "(torch.view_as_real) or train it without compression.",
+        ),
+        (torch.zeros(3, dtype=torch.int32), "gradwire: 'w' is of torch.int32; gradients must be floating point"),
+    ],
+)
+def test_gradients_no_codec_can_treat(tensor, message):
+    with pytest.raises(gradwire.Incompatible) as caught:
+        gradwire.VirtualCluster(1, "topk").reduce({"w": [tensor]})
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: gradwire.VirtualCluster(0, "topk"), "`workers` must be a whole number of at least 1, got 0"),
+        (lambda: cluster().reduce({}), "`reduce` was given no gradients; pass {name: [one tensor per worker]}"),
+        (lambda: cluster().reduce({"w": [torch.ones(3)]}), "'w' needs one tensor for each of 2 workers, got 1"),
+        (
+            lambda: cluster().reduce({"w": [torch.ones(3), torch.ones(4)]}),
+            "the workers' tensors for 'w' differ in shape, dtype or device",
+        ),
+        (
+            lambda: cluster().reduce({"w": [torch.ones(3)] * 2, "v": [torch.ones(3).half()] * 2}),
+            "all gradients of one call must share one dtype and device",
+        ),
+        (lambda: cluster().memory("w"), "no gradient named 'w' has been reduced; known: []"),
+        (
+            lambda: cluster().reduce({"w": [torch.ones(3)] * 2}, units=[["v"]]),
+            "`units` must hold every name of the gradients exactly once",
+        ),
+    ],
+)
+def test_the_cluster_says_what_is_wrong(call, message):
+    with pytest.raises(gradwire.ConfigError) as caught:
+        call()
+    assert str(caught.value) == f"VirtualCluster: {message}"
+
+
+def cluster():
+    return gradwire.VirtualCluster(2, "topk")
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"compress": "some"}, "gradwire: `compress` must be 'matrices' or 'all', got 'some'"),
+        ({"nmse_every": -1}, "gradwire: `nmse_every` must be 0 (never) or a number of steps, got -1"),
+    ],
+)
+def test_the_engine_says_what_is_wrong(options, message):
+    with pytest.raises(gradwire.ConfigError) as caught:
+        Engine("topk", **options)
+    assert str(caught.value) == message
+
+
+def saved(**changes):
+    return Engine("topk", rank=1, workers=4).state_dict() | changes
+
+
+@pytest.mark.parametrize(
+    "state, message",
+    [
+        (
+            saved(format_version=9),
+            "gradwire: this state has format 9, and this version reads 1; load it with the version that wrote it",
+        ),
+        (
+            saved(codec="qsgd(levels=3)"),
+            "gradwire: this state belongs to qsgd(levels=3) with memory error_feedback, and this run uses topk with "
+            "memory error_feedback; attach with the saved ones, or start without it",
+        ),
+        (
+            saved(),
+            "gradwire: this state was saved by rank 1 of 4, and this is rank 0 of 2. Memories belong to a rank: load "
+            "this rank's own file, or, after a change of the number of workers, pass the list of all 4 ranks' state "
+            "dicts.",
+        ),
+        ([], "gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks"),
+    ],
+)
+def test_states_of_another_set_up_are_refused(state, message):
+    with pytest.raises(gradwire.StateMismatch) as caught:
+        Engine("topk", rank=0, workers=2).load_state_dict(state)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
+@pytest.mark.parametrize("before, after", [(2, 4), (4, 2), (3, 5)])
+def test_a_change_of_the_number_of_workers_keeps_what_is_owed(strategy, before, after):
+    layout = Layout.of([("a", (40, 40)), ("b", (50, 50))])
+    old, new = (engines(n, "efsignsgd(block=64)", strategy=strategy) for n in (before, after))
+    sent, wanted = torch.zeros(layout.numel, dtype=torch.float64), torch.zeros(layout.numel, dtype=torch.float64)
+    for t in range(8):
+        if t == 4:
+            states = [e.state_dict() for e in old]
+            for engine in new:
+                engine.load_state_dict(states)
+        group = old if t < 4 else new
+        flats = [normal(layout.numel, seed=10 * t + r) for r in range(len(group))]
+        (out, *_), _ = step(group, layout, flats)
+        sent += out.double()
+        wanted += torch.stack(flats).double().mean(0)
+    owed = torch.stack([torch.cat([e.owed(s.name, (s.numel,)) for s in layout.segments]) for e in new])
+    torch.testing.assert_close(sent + owed.double().mean(0), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_a_state_dict_holds_tensors_and_plain_values(tmp_path):
+    engine = Engine("powersgd(rank=2)", workers=1, compress="all")
+    step([engine], Layout.of([("w", (20, 30))]), [normal(600)])
+    torch.save(engine.state_dict(), tmp_path / "s.pt")
+    loaded = torch.load(tmp_path / "s.pt", weights_only=True)
+    assert loaded["step"] == 1
+    assert loaded["state"]["q"]["w"]["tensor"].shape == (30, 2)
+    assert (tmp_path / "s.pt").stat().st_size < 4 * 600 + 4 * 60 + 4000  # views would drag their whole storage along

@@ -1,0 +1,24 @@
+"""`import gradwire` loads torch and nothing else of weight, and touches no accelerator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ["numba", "triton", "typer", "rich", "click", "matplotlib", "pandas", "tensorboard", "wandb", "hypothesis"]
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_is_light():
+    added = f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before])"
+    assert run(f"import sys, torch; before = set(sys.modules); import gradwire; {added}") == "[]"
+
+
+def test_import_touches_no_gpu_and_no_process_group():
+    code = "import torch, gradwire, threading, torch.distributed as d; print(torch.cuda.is_initialized(), "
+    assert run(code + "d.is_initialized(), threading.active_count())") == "False False 1"

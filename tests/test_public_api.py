@@ -1,0 +1,52 @@
+"""The names a user may lean on. Adding or removing one is a conscious edit of this list."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import gradwire
+
+PUBLIC = {
+    "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible",
+    "Max", "MissingExtra", "Payload", "Reduced", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
+    "VirtualCluster", "attach", "codec", "codec_names", "register",
+}  # fmt: skip
+
+
+def test_all_is_the_public_list():
+    assert set(gradwire.__all__) == PUBLIC
+    assert all(hasattr(gradwire, name) for name in PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"Reduced"}))
+def test_every_public_name_is_documented(name):
+    assert (getattr(gradwire, name).__doc__ or "").strip()
+
+
+def test_exceptions_are_drawn_in_the_tree():
+    from gradwire.core import errors
+
+    tree = errors.__doc__ or ""
+    classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.GradwireError)]
+    assert len(classes) == 7
+    assert all(c.__name__ in tree for c in classes)
+
+
+def test_signatures_of_the_front_doors():
+    assert list(inspect.signature(gradwire.attach).parameters) == [
+        "model", "codec", "memory", "strategy", "mode", "compress", "seed", "optimizer", "scaler", "nmse_every",
+    ]  # fmt: skip
+    assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
+        "workers", "codec", "memory", "strategy", "seed", "compress",
+    ]  # fmt: skip
+
+
+def test_version_is_the_packages():
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        assert version("gradwire") == gradwire.__version__
+    except PackageNotFoundError:
+        pytest.skip("not installed as a package")
