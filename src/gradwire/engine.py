@@ -202,8 +202,8 @@ class Engine:
 
     def _hold_unused(self, mean: Tensor, own: Tensor, used: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """DDP drops the result of parameters that no worker used: send nothing of theirs, keep their memory."""
-        sizes = torch.tensor(ctx.layout.sizes, device=mean.device)
-        mask = torch.repeat_interleave((used != 0).to(mean.dtype), sizes, output_size=ctx.layout.numel)
+        flags = (used != 0).to(mean.dtype)
+        mask = torch.cat([flag.expand(size) for flag, size in zip(flags, ctx.layout.sizes, strict=True)])
         held = self._held(ctx)
         if self._transaction.wrote(OWNER_ERROR, held):
             new, old = self._transaction.written(OWNER_ERROR, held), self.store.flat(OWNER_ERROR, held)
@@ -295,14 +295,14 @@ class Engine:
             self._check_state(state)
         first = states[0]
         mine = next((s for s in states if (s["rank"], s["workers"]) == (self.rank, self.workers)), None)
-        if mine is None and len(states) != first["workers"]:
+        if mine is None and sorted(s["rank"] for s in states) != list(range(first["workers"])):
             raise StateMismatch(
                 f"gradwire: this state was saved by rank {first['rank']} of {first['workers']}, and this is rank "
                 f"{self.rank} of {self.workers}. Memories belong to a rank: load this rank's own file, or, after a "
                 f"change of the number of workers, pass the list of all {first['workers']} ranks' state dicts."
             )
         self.abandon_step()
-        self.store = _restore(mine["state"]) if mine is not None else _averaged(states)
+        self.store = _restore(mine["state"]) if mine is not None else _averaged(states, self.rank)
         self._transaction = Transaction(self.store)
         self.seed, self.step = first["seed"], first["step"]
         self._skipped, self._kept_scale = torch.tensor(first["skipped_steps"]), first["scale"]
@@ -360,19 +360,25 @@ def _restore(state: Mapping[str, Any]) -> Store:
     return store
 
 
-def _averaged(states: Sequence[Mapping[str, Any]]) -> Store:
+def _averaged(states: Sequence[Mapping[str, Any]], rank: int) -> Store:
     """One store for every rank of a new world size: each gets the mean, so the sum that is owed stays the same.
 
-    Owners' errors count fully in the mean of the workers, wherever they lie: they join the error of that mean.
+    Owners' errors count fully in the mean of the workers, wherever they lie. They join the error of that mean, or, if
+    the workers keep none, go to the first rank, which hands on what it will not own.
     """
     store = Store()
     for kind in {k for s in states for k in s["state"]} - {OWNER_ERROR}:
         for name in {n for s in states for n in s["state"].get(kind, {})}:
             tensors = [s["state"][kind][name]["tensor"] for s in states if name in s["state"].get(kind, {})]
             store.put(kind, name, Entry(torch.stack(tensors).sum(0) / len(states)))
-    for state in states:
-        for name, entry in state["state"].get(OWNER_ERROR, {}).items():
-            error = store.get(ERROR, name)
-            assert error is not None, "an owner's error lies beside the error memory"
-            error.tensor.view(-1)[entry["start"] : entry["start"] + entry["tensor"].numel()] += entry["tensor"]
+    pieces = [(n, e["start"], e["tensor"]) for s in states for n, e in s["state"].get(OWNER_ERROR, {}).items()]
+    for name in {n for n, _, _ in pieces}:
+        into = store.get(ERROR, name)
+        if into is None:
+            stop = max(start + piece.numel() for n, start, piece in pieces if n == name)
+            into = Entry(torch.zeros(stop))
+            if rank == 0:
+                store.put(OWNER_ERROR, name, into)
+        for _, start, piece in (p for p in pieces if p[0] == name):
+            into.tensor.view(-1)[start : start + piece.numel()] += piece
     return store

@@ -158,6 +158,13 @@ def test_qsgd_a_single_value_in_a_block_comes_back_whole():
         torch.testing.assert_close(through("qsgd(levels=127, block=8, norm='l2')", x, seed), x)
 
 
+def test_qsgd_never_exceeds_the_top_level():
+    """u just below 1 makes y + u round up to s + 1 in float32; without the clamp that code would wrap."""
+    x = torch.ones(1, 20_000)
+    codec = gradwire.codec("qsgd(levels=32767, block=20000)")
+    assert codec.decode(codec.encode(x, rng()), 20_000, rng()).equal(x)
+
+
 def test_topkc_by_hand():
     """Chunks of 2 with summed energies 25+1, 4+4, 9+16: the first and the last of three are kept (J = 2)."""
     a, b = [5.0, 0.0, 2.0, 0.0, 0.0, 3.0], [1.0, 0.0, 0.0, 2.0, 4.0, 0.0]

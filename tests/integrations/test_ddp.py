@@ -31,12 +31,15 @@ def train_plain_and_attached(rank: int, codec: str, dtype: torch.dtype, options:
     return ends[0], ends[1:], len(buckets(model))
 
 
+VIEWS = {"gradient_as_bucket_view": True}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}],
-    ids=lambda o: "".join(o) or "plain",
+    "dtype, options",
+    [(torch.float32, o) for o in ({}, {"static_graph": True}, {"find_unused_parameters": True}, VIEWS)]
+    + [(torch.float16, {}), (torch.float16, VIEWS), (torch.bfloat16, {}), (torch.float64, {})],
+    ids=lambda value: "".join(value) or "plain" if isinstance(value, dict) else str(value),
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_none_trains_bit_identically_to_plain_ddp(pool: Pool, dtype: torch.dtype, options: dict) -> None:
     results = pool.run(3, train_plain_and_attached, "none", dtype, options)
     for plain, attached, bucket_count in results:
@@ -48,14 +51,14 @@ def test_none_trains_bit_identically_to_plain_ddp(pool: Pool, dtype: torch.dtype
 # ---------------------------------------------------------------- against virtual workers
 
 
-def reduce_given(rank: int, codec: str, strategy: str, mode: str, steps: int) -> list[tuple[list, dict, dict]]:
-    """Of each step: DDP's buckets, the reduced gradients, and what is owed."""
+def reduce_given(rank: int, codec: str, strategy: str, mode: str, steps: int) -> list[tuple]:
+    """Of each step: DDP's buckets, the units of compression, the reduced gradients, and what is owed."""
     model = wrap()
     handle = gradwire.attach(model, codec, strategy=strategy, mode=mode, seed=7)
     out = []
     for step in range(steps):
         result = reduced(model, gradients(SHAPES, rank, step))
-        out.append((buckets(model), result, owed(handle, SHAPES)))
+        out.append((buckets(model), handle.state_dict()["plan"], result, owed(handle, SHAPES)))
     return out
 
 
@@ -84,15 +87,17 @@ def test_ranks_match_virtual_workers(pool: Pool, codec: str, strategy: str, mode
     exact = sums_by_itself(codec, strategy)
     for step in range(steps):
         given = [gradients(SHAPES, r, step) for r in range(4)]
-        units = ranks[0][step][0]
-        assert len(units) >= 3 or step == 0
-        if mode == "after_backward" and codec != "none":
-            units = [[n for unit in units for n in unit]]
+        ddp_buckets, units, result, _ = ranks[0][step]
+        if mode == "overlap" or codec == "none":
+            assert units == ddp_buckets
+            assert len(units) >= 3 or step == 0
+        else:
+            assert sorted(units[0]) == sorted(SHAPES)
         expected = cluster.reduce({n: [g[n] for g in given] for n in SHAPES}, units=units)
-        assert agree([r[step][1] for r in ranks]), "the replicas differ"
+        assert agree([r[step][2] for r in ranks]), "the replicas differ"
         for name in SHAPES:
-            pairs = [(ranks[0][step][1][name], expected[name])]
-            pairs += [(r[step][2][name], m) for r, m in zip(ranks, cluster.memory(name), strict=True) if m is not None]
+            pairs = [(result[name], expected[name])]
+            pairs += [(r[step][3][name], m) for r, m in zip(ranks, cluster.memory(name), strict=True) if m is not None]
             for got, wanted in pairs:
                 assert same(got, wanted) if exact else close(got, wanted, ROUNDING.get(codec, COARSE)), (step, name)
 

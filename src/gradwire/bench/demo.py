@@ -3,7 +3,7 @@
 Every configuration starts from the same weights and sees the same batches. All live in the same processes and take
 turns in blocks of steps, so that whatever else the machine does meets all of them alike. A sample is the time of one
 step on its slowest rank: forward, backward with the exchange, optimizer. Rendering of data, evaluation and the first
-steps stay outside. `Outcome` holds what was measured; the functions below it compute what follows from that, and say so.
+steps stay outside. What the numbers mean is said in `outcome.py`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.bench import environment
 from gradwire.bench.launch import Rank, launch
+from gradwire.bench.outcome import HALF, PLAIN, Outcome
 from gradwire.bench.tasks import shapes
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
-from gradwire.core.records import Quantiles, Record
-from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, transfer_seconds
+from gradwire.core.records import Record
 from gradwire.integrations.ddp import Handle, attach
 from gradwire.tracing import trace
 
 KIND = "demo"
 BACKEND = "gloo over loopback"
-PLAIN = "fp32 DDP"
-HALF = "fp16"
 CODECS = ("efsignsgd", "powersgd(rank=4)", "topk(ratio=0.01)")
+
+PARTS = ("encode", "communicate", "decode")  # what a handle tells the seconds of
 
 TRAIN, TEST = 8192, 2048  # images, over all workers
 BATCH = 64  # images a step, over all workers
 BLOCK = 20  # steps until the next configuration has its turn
 DROPPED = 5  # first steps without a sample: DDP arranges its buckets, memory is touched for the first time
-RATE = 0.1  # learning rate at its peak
-VOTE_RATE = 2e-4  # for codecs whose result keeps signs only: each step moves every weight by as much
+RATE = 0.4  # learning rate at its peak, of plain SGD
+VOTE_RATE = 1e-3  # for codecs whose result keeps signs only: each step moves every weight by as much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Plan:
     """What to run."""
 
     workers: int = 4
-    steps: int = 200
+    steps: int = 120
     seed: int = 0
     codecs: tuple[str, ...] = CODECS
 
@@ -76,29 +76,6 @@ class Plan:
         """The command line that runs this plan."""
         chosen = "" if self.codecs == CODECS else "".join(f' --codec "{c}"' for c in self.codecs)
         return f"gradwire demo --workers {self.workers} --steps {self.steps} --seed {self.seed}{chosen}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What one configuration showed."""
-
-    label: str
-    samples: tuple[float, ...]  # seconds, one a timed step
-    sent_bytes: float  # per step, of the worker that sends most
-    loss: float  # on held-out images
-    accuracy: float
-    parts: dict[str, float] | None  # encode, communicate, decode: seconds a step; None where DDP does all by itself
-
-    @property
-    def step(self) -> Quantiles:
-        """Seconds a step."""
-        return Quantiles.of(self.samples)
-
-    @property
-    def shares(self) -> dict[str, float] | None:
-        """Encode, communicate and decode as shares of the step; they overlap with the backward pass."""
-        mean = sum(self.samples) / len(self.samples)
-        return None if self.parts is None else {name: seconds / mean for name, seconds in self.parts.items()}
 
 
 def run(plan: Plan, *, timeout: float, on_step: Callable[[str, int], None] | None = None) -> list[Outcome]:
@@ -158,9 +135,8 @@ class _Run:
         self.label, self.plan = label, plan
         self.model = DistributedDataParallel(shapes.model(plan.seed))
         self.handle: Handle | None = None if label == PLAIN else attach(self.model, label, seed=plan.seed)
-        averages = self.handle is None or self.handle.engine.codec.traits.averages
-        self.rate = RATE if averages else VOTE_RATE
-        self.optimizer = torch.optim.SGD(self.model.parameters(), self.rate, momentum=0.9 if averages else 0.0)
+        self.rate = _rate(label)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), self.rate)
         self.samples: list[float] = []
         self.before: dict[str, Any] = {}
 
@@ -195,7 +171,9 @@ class _Run:
         return {"sent_bytes": (after["sent_bytes"] - self.before["sent_bytes"]) / timed, "parts": parts}
 
 
-PARTS = ("encode", "communicate", "decode")
+def _rate(label: str) -> float:
+    """The peak learning rate of a configuration."""
+    return RATE if label == PLAIN or codecs.build(label).traits.averages else VOTE_RATE
 
 
 def schedule(step: int, steps: int) -> float:
@@ -206,7 +184,7 @@ def schedule(step: int, steps: int) -> float:
 
 @torch.no_grad()
 def _scores(model: nn.Module, images: Tensor) -> Tensor:
-    return torch.cat([model(part) for part in images.split(256)])
+    return torch.cat([model(part) for part in torch.split(images, 256)])
 
 
 # -------------------------------------------------------------------- records
@@ -226,6 +204,7 @@ def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
                 "steps": plan.steps,
                 "dropped_steps": DROPPED,
                 "batch": BATCH,
+                "learning_rate": _rate(o.label),
                 "seed": plan.seed,
             },
             command=plan.command,
@@ -258,75 +237,4 @@ def from_records(records: Sequence[Record]) -> list[Outcome]:
         )
         for r in mine
         if r.time == mine[-1].time
-    ]
-
-
-# -------------------------------------------------------------------- what follows from it: computed, not measured
-
-
-def on_link(outcome: Outcome, bits_per_second: float = GBIT) -> float:
-    """Seconds a step if each worker had such a link: the measured step and the counted bytes, one after the other."""
-    return outcome.step.p50 + transfer_seconds(outcome.sent_bytes, bits_per_second)
-
-
-def wins_below(outcome: Outcome, baseline: Outcome) -> float:
-    """The link's bit/s below which the bytes saved outweigh the time added; infinite if no time is added, else 0."""
-    saved, added = baseline.sent_bytes - outcome.sent_bytes, outcome.step.p50 - baseline.step.p50
-    if saved <= 0:
-        return math.inf if saved == 0 and added < 0 else 0.0
-    return math.inf if added <= 0 else bandwidth(saved, added)
-
-
-def describe_win(bits_per_second: float) -> str:
-    """`wins_below` in words."""
-    if bits_per_second == 0:
-        return "never"
-    return "at any rate" if math.isinf(bits_per_second) else f"below {format_rate(bits_per_second)}"
-
-
-def verdict(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the numbers say, in whole sentences; each names whether it was measured or computed."""
-    by_label = {o.label: o for o in outcomes}
-    plain, half = by_label[PLAIN], by_label[HALF]
-    tried = [o for o in outcomes if o.label not in (PLAIN, HALF)]
-    if not tried:
-        return [_accuracies(outcomes, plain)]
-    return [_measured(min(plain, half, key=_median), min(tried, key=_median)), _accuracies(outcomes, plain), *_computed(outcomes, half)]
-
-
-def _median(outcome: Outcome) -> float:
-    return outcome.step.p50
-
-
-def _measured(baseline: Outcome, best: Outcome) -> str:
-    ours, theirs = best.step, baseline.step
-    times = f"{best.label} takes {format_milliseconds(ours.p50)} a step, {baseline.label} {format_milliseconds(theirs.p50)}"
-    if ours.p20 <= theirs.p80 and theirs.p20 <= ours.p80:
-        return f"Measured: a tie. {times}, which is within the spread of the steps."
-    if ours.p50 < theirs.p50:
-        return f"Measured: compression pays even here. {times}."
-    return (
-        f"Measured: compression does not pay here. The fastest codec, {times}: over loopback, bytes move about as fast "
-        "as in memory, and encoding costs more than it saves."
-    )
-
-
-def _accuracies(outcomes: Sequence[Outcome], plain: Outcome) -> str:
-    low, high = min(outcomes, key=lambda o: o.accuracy), max(outcomes, key=lambda o: o.accuracy)
-    return (
-        f"Measured: accuracy on held-out images is {100 * plain.accuracy:.1f} % with {PLAIN}, and between "
-        f"{100 * low.accuracy:.1f} % ({low.label}) and {100 * high.accuracy:.1f} % ({high.label}) over all; one seed, "
-        "so a point or two mean little."
-    )
-
-
-def _computed(outcomes: Sequence[Outcome], half: Outcome) -> list[str]:
-    best = min(outcomes, key=on_link)
-    times = ", ".join(f"{o.label} {format_milliseconds(transfer_seconds(o.sent_bytes, GBIT))}" for o in outcomes)
-    faster = on_link(half) / on_link(best)
-    gain = "nothing would beat it" if best is half else f"{faster:.2g} times as fast as {half.label}"
-    return [
-        f"Computed, not measured: one 1 Gbit/s link per worker would need, for the bytes of a step: {times}.",
-        f"Computed, not measured: with that added to the measured step, {best.label} would be the fastest, at "
-        f"{format_milliseconds(on_link(best))} a step ({gain}); latency and overlap are left out.",
     ]

@@ -1,11 +1,11 @@
 """Start one process per rank on this machine, collect what each returns, and never leave one behind.
 
-    results = launch(train, workers=4, arguments=(0.1,), timeout=120)      # [train(Rank(0), 0.1), train(Rank(1), 0.1), …]
+    results = launch(train, workers=2, arguments=(0.1,), timeout=120)    # [train(rank 0, 0.1), train(rank 1, 0.1)]
 
 1. Every rank is a fresh process (spawned, one torch thread) that joins a gloo group over the loopback interface. The
    ranks find each other through a file in a private folder, so no port has to be free.
 2. Messages, the result, or the text of an exception come back through one pipe a rank.
-3. At the first failure, at Ctrl-C and when the time is up, all ranks are ended; a rank whose parent has died ends itself.
+3. At the first failure, at Ctrl-C and when the time is up, all ranks are ended. A rank whose parent died ends itself.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from gradwire.core.errors import ConfigError, GradwireError
 
@@ -237,7 +238,7 @@ def _join(rank: int, workers: int, folder: str) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the host's name must resolve
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(Path(folder) / "ranks"), workers),
+        store=FileStore(str(Path(folder) / "ranks"), workers),
         rank=rank,
         world_size=workers,
         timeout=datetime.timedelta(seconds=GROUP_TIMEOUT),

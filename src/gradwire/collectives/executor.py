@@ -43,9 +43,8 @@ class Executor:
             raise self.error
 
     def close(self) -> None:
-        """End the thread once its jobs are done."""
+        """Let the thread end once its jobs are done."""
         self._jobs.put(None)
-        self._thread.join()
 
     def _on_stream(self, job: Callable[[], None], ready: torch.cuda.Event | None) -> None:
         if self._stream is None or ready is None:
@@ -57,12 +56,20 @@ class Executor:
 
     def _loop(self) -> None:
         torch.set_grad_enabled(False)  # new threads start with it enabled
-        while (job := self._jobs.get()) is not None:
-            try:
-                if self.error is None:
-                    job()
-            except Exception as problem:
-                self.error = problem
-            with self._idle:
-                self._open -= 1
-                self._idle.notify_all()
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Run one job; False at the end. (A function, so that no finished job, and no model, stays referenced.)"""
+        job = self._jobs.get()
+        if job is None:
+            return False
+        try:
+            if self.error is None:
+                job()
+        except Exception as problem:
+            self.error = problem
+        with self._idle:
+            self._open -= 1
+            self._idle.notify_all()
+        return True

@@ -74,7 +74,9 @@ class Record:
         values = json.loads(line)
         if not isinstance(values, dict) or values.get("format_version") != FORMAT_VERSION:
             found = values.get("format_version") if isinstance(values, dict) else type(values).__name__
-            raise ConfigError(f"record: format {FORMAT_VERSION} was wanted, got {found!r}; read it with its own version")
+            raise ConfigError(
+                f"record: format {FORMAT_VERSION} was wanted, got {found!r}; read it with its own version"
+            )
         wanted, present = {f.name for f in dataclasses.fields(cls)}, set(values)
         if wanted != present:
             raise ConfigError(

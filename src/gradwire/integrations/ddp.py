@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.executor import Executor
 from gradwire.core.codec import Codec, Strategy
-from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine, check_gradient, sparse_gradient
@@ -99,7 +99,7 @@ def attach(
 class _Slot:
     """DDP takes one hook for life; this is its state, and the handle in it may change."""
 
-    group: dist.ProcessGroup
+    model: "weakref.ref[DistributedDataParallel]"
     handle: "Handle | None" = None
 
 
@@ -122,8 +122,11 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
         )
     if state.handle is not None:
         return state.handle._on_bucket(bucket)
-    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(state.group))  # detached: what DDP does by itself
-    work = dist.all_reduce(mean, group=state.group, async_op=True)
+    model = state.model()
+    assert model is not None, "its hook is called, so the model is alive"
+    group = model.process_group
+    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(group))  # detached: what DDP does by itself
+    work = dist.all_reduce(mean, group=group, async_op=True)
     return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
 
 
@@ -154,6 +157,7 @@ class Handle:
         self._launched: list[tuple[str, ...]] = []
         self._plan: Plan = ()
         self._restored: Plan | None = None
+        self._first_bucket: tuple[str, ...] | None = None  # since a state was loaded
         self._driver: ProcessGroupDriver | None = None
         if engine.workers == 1:
             warnings.warn(
@@ -181,6 +185,8 @@ class Handle:
         if not self._buckets:
             self._begin_step()
         self._arrive(bucket)
+        if self._restored is not None and bucket.index() == 0:
+            self._outgrow()
         future = self._buckets[-1].future
         self._launch(last=bucket.is_last())
         if bucket.is_last():
@@ -197,6 +203,14 @@ class Handle:
         if rate > 0 and math.isfinite(scale):
             engine.gradient_scale = scale / float(rate)
 
+    def _outgrow(self) -> None:
+        """Units of a restored run hold until DDP rebuilds its buckets in this process, too."""
+        first = self._buckets[-1].layout.names
+        if self._first_bucket is None:
+            self._first_bucket = first
+        elif self._first_bucket != first:
+            self._restored = None
+
     def _arrive(self, bucket: GradBucket) -> None:
         buffer = bucket.buffer()
         names = [self._names[id(p)] for p in bucket.parameters()]
@@ -209,12 +223,12 @@ class Handle:
 
     def _launch(self, last: bool) -> None:
         """Start the units that are complete: those of a restored run, DDP's buckets, or all at once."""
-        if self._restored is not None:
-            ready = [u for u in self._restored if u not in self._launched and all(n in self._where for n in u)]
-        elif self.mode == "overlap" or self.engine.codec.traits.lossless:
-            ready = [self._buckets[-1].layout.names]
-        else:
+        if self.mode == "after_backward" and not self.engine.codec.traits.lossless:
             ready = self._by_dtype() if last else []
+        elif self._restored is not None:
+            ready = [u for u in self._restored if u not in self._launched and all(n in self._where for n in u)]
+        else:
+            ready = [self._buckets[-1].layout.names]
         for unit in ready:
             self._launched.append(unit)
             self._executor.submit(partial(self._reduce, unit))
@@ -224,9 +238,11 @@ class Handle:
             self._executor.submit(self._commit)
 
     def _by_dtype(self) -> list[tuple[str, ...]]:
+        """Everything at once: one unit a dtype, in the model's order, whatever DDP's buckets are."""
         groups: dict[torch.dtype, list[str]] = {}
-        for bucket in self._buckets:
-            groups.setdefault(bucket.buffer.dtype, []).extend(bucket.layout.names)
+        for name in self._shapes:
+            if name in self._where:
+                groups.setdefault(self._where[name][1].dtype, []).append(name)
         return [tuple(names) for names in groups.values()]
 
     # ---------------------------------------------------------------- what the executor runs
@@ -259,7 +275,7 @@ class Handle:
         finally:
             if self._executor.error is not None:
                 self.engine.abandon_step()
-            self._plan, self._restored = tuple(self._launched), None
+            self._plan = tuple(self._launched)
             self._buckets, self._where, self._launched = [], {}, []
 
     # ---------------------------------------------------------------- what users call
@@ -270,11 +286,25 @@ class Handle:
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
+        for one in [state] if isinstance(state, Mapping) else state:
+            self._check_names(one)
         self.engine.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
         plan = tuple(tuple(unit) for unit in first.get("plan", ()))
         known = {n for n, p in self._named() if p.requires_grad}
+        self._first_bucket = None
         self._restored = plan if plan and sorted(n for u in plan for n in u) == sorted(known) else None
+
+    def _check_names(self, state: Mapping[str, Any]) -> None:
+        for kind, entries in state.get("state", {}).items():
+            for name, entry in entries.items():
+                numel = math.prod(self._shapes.get(name, ()))
+                if name not in self._shapes or (kind == ERROR and entry["tensor"].numel() != numel):
+                    ours = f"has {numel} elements" if name in self._shapes else "does not exist"
+                    raise StateMismatch(
+                        f"gradwire: this state holds {entry['tensor'].numel()} elements of {kind} for {name!r}, which "
+                        f"{ours} in this model; load the state that was saved with this model"
+                    )
 
     def stats(self) -> dict[str, Any]:
         """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
@@ -324,7 +354,7 @@ def _slot(model: DistributedDataParallel) -> _Slot:
                 "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
                 "DistributedDataParallel without it."
             )
-        slot = _slots[model] = _Slot(model.process_group)
+        slot = _slots[model] = _Slot(weakref.ref(model))
         model.register_comm_hook(slot, compress_hook)
     if slot.handle is not None:
         raise Incompatible(
@@ -366,4 +396,5 @@ def _channel(group: dist.ProcessGroup, device: torch.device) -> _Channel:
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         )
         _channels[group] = _Channel(copy, Executor("gradwire", device))
+        weakref.finalize(group, _channels[group].executor.close)
     return _channels[group]

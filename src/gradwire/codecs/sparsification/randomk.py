@@ -82,5 +82,5 @@ def support(draw: Stream, turn: Stream, k: int, numel: int, device: torch.device
     """k distinct indices below `numel`: one from each of k strata of the range, turned by a random angle."""
     edges = torch.arange(k + 1, device=device) * numel // k
     inside = edges[:-1] + (words(draw, (k,), device) * edges.diff() >> 32)
-    high, low = words(turn, (2,), device)
-    return (inside + ((high << 31) | (low >> 1)) % numel) % numel
+    angle = words(turn, (2,), device)
+    return (inside + ((angle[0] << 31) | (angle[1] >> 1)) % numel) % numel

@@ -1,0 +1,119 @@
+"""Train with DistributedDataParallel and compressed gradients, save, and resume.
+
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --codec "powersgd(rank=4)" --steps 200
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --resume --steps 300
+
+The lines marked `# gradwire` are the whole difference to plain DDP. Each rank keeps what its codec has not sent yet, so
+each rank saves a file of its own beside the model's. A resumed run continues bit for bit as if it had never stopped.
+Runs on CPUs over gloo, and over NCCL where there are GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire  # gradwire
+from gradwire.bench.tasks import shapes
+
+BATCH = 32  # images a step on each rank
+HELD_OUT = 1 << 30  # a seed that no training step reaches
+
+
+def main() -> None:
+    options = parse()
+    device = start()
+    rank, workers = dist.get_rank(), dist.get_world_size()
+
+    model = DistributedDataParallel(shapes.model(seed=0).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    handle = gradwire.attach(model, options.codec)  # gradwire
+
+    first = load(options.folder, model, optimizer, handle) if options.resume else 0
+    for step in range(first, options.steps):
+        # Images follow from step and rank alone, so a resumed run sees what it would have seen.
+        images, labels = shapes.data(BATCH, seed=step * workers + rank)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and (step + 1) % 20 == 0:
+            print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
+
+    save(options.folder, options.steps, model, optimizer, handle)
+    if rank == 0:
+        report(model, handle, device)
+    dist.destroy_process_group()
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    handle: gradwire.Handle,
+) -> None:
+    """The model once, the compression state once a rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    torch.save(handle.state_dict(), folder / f"compression_{rank}_of_{workers}.pt")  # gradwire
+    dist.barrier()  # the model's file comes last: where it is, the others are complete
+    if rank == 0:
+        state = {"step": step, "workers": workers, "model": model.module.state_dict()}
+        torch.save(state | {"optimizer": optimizer.state_dict()}, folder / "model.pt")
+
+
+def load(
+    folder: Path,
+    model: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    handle: gradwire.Handle,
+) -> int:
+    """Continue from a checkpoint, also with another number of workers; returns the next step."""
+    saved = torch.load(folder / "model.pt", map_location="cpu", weights_only=True)
+    model.module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    files = [folder / f"compression_{r}_of_{saved['workers']}.pt" for r in range(saved["workers"])]  # gradwire
+    handle.load_state_dict([torch.load(f, weights_only=True) for f in files])  # gradwire
+    return int(saved["step"])
+
+
+@torch.no_grad()
+def report(model: DistributedDataParallel, handle: gradwire.Handle, device: torch.device) -> None:
+    """Accuracy on images that training never saw, and what was sent."""
+    images, labels = shapes.data(1024, seed=HELD_OUT)
+    right = model.module(images.to(device)).argmax(1).cpu() == labels
+    print(f"held-out accuracy {right.float().mean():.4f}")
+    stats = handle.stats()  # gradwire
+    print(f"{stats['codec']}: {stats['sent_bytes_per_step']:,.0f} bytes a step sent by rank 0")  # gradwire
+
+
+def start() -> torch.device:
+    """Join the process group that torchrun describes."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        return device
+    dist.init_process_group("gloo")
+    return torch.device("cpu")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--codec", default="topk(ratio=0.01)", help="see: gradwire codecs")
+    parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
+    parser.add_argument("--folder", type=Path, default=Path("checkpoint"), help="where the checkpoint lies")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The command line. One file per command; everything heavy is imported inside the command's function.
+
+Output is JSON with ``--json`` or when it goes to a file or pipe, a table on a terminal. A failure is one line on
+stderr: exit code 2 if the request was wrong, 1 if something failed, 130 after Ctrl-C. With ``GRADWIRE_TRACEBACK=1`` the
+traceback follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from gradwire.core.errors import ConfigError, GradwireError, MissingExtra, UnknownName
+
+TRACEBACK = "GRADWIRE_TRACEBACK"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except GradwireError as problem:
+        return _fail(str(problem), 2 if isinstance(problem, ConfigError | UnknownName) else 1, problem)
+    except Exception as problem:
+        hint = f"this is a defect of gradwire or of your own module; set {TRACEBACK}=1 to see where"
+        return _fail(f"{type(problem).__name__}: {problem} ({hint})", 1, problem)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        import rich  # noqa: F401
+        import typer
+    except ImportError as missing:
+        raise MissingExtra(
+            f"gradwire: the command line needs {missing.name}, which is not installed; run: pip install 'gradwire[cli]'"
+        ) from missing
+    from gradwire.cli.app import command
+
+    # click's UsageError, wherever this version of typer keeps it
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
+    try:
+        code = command()(arguments, prog_name="gradwire", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except usage_error as problem:
+        return _fail(_usage(problem), 2)
+    sys.stdout.flush()  # here, where a closed pipe is still caught
+    return _fail("interrupted", 130) if code == 130 else int(code or 0)
+
+
+def _usage(problem: Any) -> str:
+    path = problem.ctx.command_path if problem.ctx else "gradwire"
+    return f"{problem.format_message().rstrip('.')}; see: {path} --help"
+
+
+def _fail(message: str, code: int, problem: Exception | None = None) -> int:
+    line = " ".join(message.split())
+    print(line if line.startswith("gradwire") else f"gradwire: {line}", file=sys.stderr)
+    if problem is not None and os.environ.get(TRACEBACK):
+        traceback.print_exception(problem)
+        print(getattr(problem, "details", ""), file=sys.stderr)  # what a rank has sent of its own
+    return code

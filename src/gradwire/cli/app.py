@@ -1,0 +1,50 @@
+"""The typer app: all commands, and the options before them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from gradwire import __version__
+from gradwire.cli.codecs import codecs
+from gradwire.cli.demo import demo
+from gradwire.cli.size import size
+
+app = typer.Typer(
+    name="gradwire",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for function in (codecs, size, demo):
+    app.command()(function)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"gradwire {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Gradient compression for data-parallel training that pays off, or says that it does not.
+
+    Commands print a table on a terminal, and JSON with --json or when piped.
+
+    \b
+    Example:
+      gradwire demo
+    """
+
+
+def command() -> Any:
+    """What runs a command line: called with the list of arguments."""
+    return get_command(app)

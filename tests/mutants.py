@@ -1,0 +1,157 @@
+"""Does the suite catch bugs? Plants typical ones, most of them found in public implementations, one at a time.
+
+    make mutants                         # all of them
+    python tests/mutants.py topk srg     # those whose name contains a word
+
+Each mutant is one replacement in a copy of the sources; the tests that concern codecs run against that copy in a
+process of its own and must fail. A mutant that survives is printed, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TESTS = [
+    "codecs/test_examples.py",
+    "memory",
+    "collectives",
+    "kernels",
+    "test_engine.py",
+    "test_tracing.py",
+    "core/test_state.py",
+]
+LAST = "codecs/test_conformance.py"  # long, so it runs only if nothing before it failed
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Replace `old`, which must occur once in `file`, by `new`. `only` limits the conformance suite to a codec."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    only: str = ""
+
+
+Q, S = "codecs/quantization/", "codecs/sparsification/"
+MUTANTS = [
+    Mutant("qsgd: no clamp at the top level", Q + "qsgd.py", ".clamp_(max=self.levels)", "", "qsgd"),
+    Mutant("qsgd: all ranks round alike", Q + "qsgd.py", 'rng.private("round")', 'rng.shared("round")', "qsgd"),
+    Mutant("qsgd: rounds to nearest", Q + "qsgd.py", "y + uniform(rng.private(\"round\"), x.shape, x.device)", "y + 0.5", "qsgd"),
+    Mutant("qsgd: global generator", Q + "qsgd.py", "uniform(rng.private(\"round\"), x.shape, x.device)", "torch.rand(x.shape)", "qsgd"),
+    Mutant("qsgd: decodes with one level too many", Q + "qsgd.py", "norms / self.levels)", "norms / (self.levels + 1))", "qsgd"),
+    Mutant("qsgd: code too narrow", Q + "qsgd.py", "(2 * self.levels).bit_length()", "self.levels.bit_length()", "qsgd"),
+    Mutant("qsgd: NaN becomes a plausible value", Q + "qsgd.py", "rows.join(norms,", "rows.join(norms.nan_to_num(1),", "qsgd"),
+    Mutant("topk: largest instead of largest magnitude", S + "topk.py", "x.abs().topk", "x.topk", "topk"),
+    Mutant("topk: sum instead of mean", S + "topk.py", ".div_(payload.rows)", "", "topk"),
+    Mutant("topk: ratio ignored", S + "topk.py", "math.ceil(self.ratio * numel)", "math.ceil(0.1 * numel)", "topk"),
+    Mutant("topk: index a bit short", S + "topk.py", "(numel - 1).bit_length())", "(numel - 1).bit_length() - 1)", "topk"),
+    Mutant("topk: bytes of 64-bit indices not counted", S + "topk.py", "pack(kept, _index_width(x.shape[1]))", "kept", "topk"),
+    Mutant("randomk: with replacement", S + "randomk.py", "inside = edges[:-1] + (words(draw, (k,), device) * edges.diff() >> 32)", "inside = words(draw, (k,), device) % numel", "randomk"),
+    Mutant("randomk: never turned, so some elements are favoured", S + "randomk.py", "(inside + ((angle[0] << 31) | (angle[1] >> 1)) % numel) % numel", "inside", "randomk"),
+    Mutant("randomk: support differs by rank", S + "randomk.py", 'rng.shared("support")', 'rng.private("support")', "randomk"),
+    Mutant("randomk: unbiased form not rescaled", S + "randomk.py", "values * (x.shape[1] / values.shape[1]) if", "values if", "randomk"),
+    Mutant("signsgd: zero counts as positive", Q + "signsgd.py", "torch.where(x == 0, coins(rng.shared(\"coin\"), x.shape, x.device), x > 0)", "x >= 0", "signsgd"),
+    Mutant("signsgd: ties count as positive", Q + "signsgd.py", "torch.where(votes == 0, coins(rng.shared(\"coin\"), votes.shape, votes.device), votes > 0)", "votes >= 0", "signsgd"),
+    Mutant("signsgd: averages and calls it a vote", Q + "signsgd.py", "torch.where(positive, 1.0, -1.0)", "(votes / payload.rows)", "signsgd"),
+    Mutant("signsgd: non-finite flag lost", Q + "signsgd.py", "bad = x.isfinite().all(1, keepdim=True).logical_not()", "bad = torch.zeros_like(x[:, :1])", "signsgd"),
+    Mutant("signsgd: one bad worker is outvoted", Q + "signsgd.py", "bad.any(0, keepdim=True)", "bad.all(0, keepdim=True)", "signsgd"),
+    Mutant("efsignsgd: sum instead of mean magnitude", Q + "efsignsgd.py", "sums / self._lengths(x.shape[1], x.device)", "sums", "efsignsgd"),
+    Mutant("efsignsgd: padding counts in the mean", Q + "efsignsgd.py", "(numel - starts).clamp(max=self.block)", "torch.full_like(starts, self.block)", "efsignsgd"),
+    Mutant("efsignsgd: inverted mask", Q + "efsignsgd.py", "pack(x >= 0, 1)", "pack(x < 0, 1)", "efsignsgd"),
+    Mutant("fp16: scale not undone", "codecs/baseline/fp16.py", "x / self.scale", "x", "fp16"),
+    Mutant("topkc: energies in half precision", S + "topkc.py", "to(torch.bfloat16)", "to(torch.float16)", "topkc"),
+    Mutant("topkc: every worker selects by itself", S + "topkc.py", "kept = energy.float()", "kept = chunks.square().sum(1)", "topkc"),
+    Mutant("topkc: values not scaled", S + "topkc.py", "_power_of_two(energy.float().amax())", "torch.ones(())", "topkc"),
+    Mutant("topkc: sum instead of mean", S + "topkc.py", "(scale * ctx.workers)", "scale", "topkc"),
+    Mutant("powersgd: no warm start", "codecs/lowrank/powersgd.py", "if kept is not None and kept.shape", "if False and kept.shape", "powersgd"),
+    Mutant("powersgd: each rank starts from its own factor", "codecs/lowrank/powersgd.py", 'Random(seed=ctx.rng.seed).shared(', 'Random(seed=ctx.rng.seed, rank=ctx.rank).private(', "powersgd"),
+    Mutant("powersgd: sum instead of mean", "codecs/lowrank/powersgd.py", "share = ctx.layout.split(x), ctx.layout.names, 1.0 / ctx.workers", "share = ctx.layout.split(x), ctx.layout.names, 1.0", "powersgd"),
+    Mutant("powersgd: basis not orthonormal", "codecs/lowrank/powersgd.py", "torch.linalg.qr(t.view(p.shape)).Q", "t.view(p.shape)", "powersgd"),
+    Mutant("powersgd: one norm for the whole batch", "codecs/lowrank/powersgd.py", "torch.linalg.qr(t.view(p.shape)).Q", "t.view(p.shape) / t.norm()", "powersgd"),
+    Mutant("powersgd: vectors lost", "codecs/lowrank/powersgd.py", "        parts[i] = vector\n", "        parts[i] = 0 * vector\n", "powersgd"),
+    Mutant("error feedback: wrong sign", "memory/error_feedback.py", "compensated - own", "own - compensated", "topk"),
+    Mutant("error feedback: gamma forgotten", "memory/error_feedback.py", "x if self.gamma == 1 else x * self.gamma", "x", "topk"),
+    Mutant("error feedback: diverging codecs not scaled", "memory/error_feedback.py", "return Scaled(codec, scale)", "return codec", "qsgd"),
+    Mutant("momentum correction: masking forgotten", "memory/momentum_correction.py", "        if self.masking:\n", "        if False:\n", "topk"),
+    Mutant("memory updated by a non-finite step", "core/state.py", "if not on_host or bool(finite):", "if True:", "topk"),
+    Mutant("a bad element that is not selected stays hidden", "engine.py", "sent + zero_or_nan(sent)", "sent", "randomk"),
+    Mutant("state by position instead of by name", "core/state.py", "kept = [self.get(kind, name) for name in layout.names]", "kept = list(self.entries.get(kind, {}).values())[: len(layout.names)]", "topk"),
+    Mutant("all-reduce: sum instead of mean", "collectives/all_reduce.py", "x[None] * (1.0 / ctx.workers)", "x[None] * 1.0", "fp16"),
+    Mutant("all-reduce: cast before the mean", "collectives/all_reduce.py", "return codec.decode(Payload(total), x.numel(), ctx.rng)[0], own", "return codec.decode(Payload(total * 8 / 8), x.numel(), ctx.rng)[0], own", "fp16"),
+    Mutant("srg: the owner keeps its exact shard", "collectives/scatter_reduce_gather.py", "return down.decode(rows, shard, rng).view(-1)[: x.numel()], own", "out = down.decode(rows, shard, rng)\n        out[ctx.rank] = mean\n        return out.view(-1)[: x.numel()], own", "qsgd"),
+    Mutant("srg: the owner forgets what re-encoding lost", "collectives/scatter_reduce_gather.py", "ctx.state.put_flat(OWNER_ERROR, held, lost)", "pass", "efsignsgd"),
+    Mutant("srg: shards cut in the wrong place", "collectives/scatter_reduce_gather.py", "return layout.cut(rank * shard, (rank + 1) * shard)", "return layout.cut(0, shard)", "efsignsgd"),
+    Mutant("owner's errors lost when shards move", "engine.py", "        if not moved:\n", "        if True:\n", "efsignsgd"),
+    Mutant("rotted padding", "kernels/rows.py", "F.pad(x, (0, -numel % block))", "F.pad(x, (0, -numel % block), value=1e3)", "efsignsgd"),
+    Mutant("packing in the other bit order", "kernels/bitpack/reference.py", "torch.arange(0, 8, width, dtype=torch.uint8, device=like.device)", "torch.arange(8 - width, -1, -width, dtype=torch.uint8, device=like.device)"),
+    Mutant("random numbers depend on the cut", "kernels/random/__init__.py", "[skip : skip + numel].view(tuple(shape))\n\n\ndef uniform", "[:numel].view(tuple(shape))\n\n\ndef uniform"),
+    Mutant("gather counts one copy", "core/exchange.py", "return (workers - 1) * self.payload.nbytes", "return self.payload.nbytes"),
+    Mutant("tracer misses the second leg", "collectives/trace.py", "round_ += 1", "round_ += 1\n        if round_ == 1:\n            return traced"),
+    Mutant("unused parameters spend their memory", "engine.py", "return mean * mask, own * mask", "return mean, own"),
+    Mutant("dense part summed, not averaged", "engine.py", "parts[name] * share for name in rest.names", "parts[name] for name in rest.names"),
+]  # fmt: skip
+
+
+def plant(mutant: Mutant, into: Path) -> None:
+    """Copy the sources and make the one replacement."""
+    shutil.copytree(ROOT / "src" / "gradwire", into / "gradwire", ignore=shutil.ignore_patterns("__pycache__"))
+    path = into / "gradwire" / mutant.file
+    text = path.read_text()
+    assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.old!r} occurs {text.count(mutant.old)} times"
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def survives(mutant: Mutant) -> bool:
+    """Run the tests on the mutated copy; True if they all pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        plant(mutant, Path(folder))
+        chosen = [str(ROOT / "tests" / t) for t in TESTS], [str(ROOT / "tests" / LAST), "-k", mutant.only or "topk"]
+        environment = os.environ | {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore",
+            "--rootdir",
+            str(ROOT),
+        ]
+        for tests in chosen:
+            done = subprocess.run([*command, *tests], env=environment, cwd=folder, capture_output=True, text=True)
+            if done.returncode == 1:
+                return False
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return True
+
+
+def main(words: list[str]) -> int:
+    assert survives(Mutant("nothing changed", "engine.py", "FORMAT_VERSION = 1", "FORMAT_VERSION = 1")), (
+        "the suite is red"
+    )
+    chosen = [m for m in MUTANTS if not words or any(w in m.name for w in words)]
+    survivors, started = 0, time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for mutant, survived in zip(chosen, pool.map(survives, chosen), strict=True):
+            survivors += survived
+            print(f"{'SURVIVED' if survived else 'caught  '}  {mutant.name}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught in {time.monotonic() - started:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
