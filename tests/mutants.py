@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant("gather counts one copy", "core/exchange.py", "return (workers - 1) * self.payload.nbytes", "return self.payload.nbytes"),
     Mutant("tracer misses the second leg", "collectives/trace.py", "round_ += 1", "round_ += 1\n        if round_ == 1:\n            return traced"),
     Mutant("unused parameters spend their memory", "engine.py", "return mean * mask, own * mask", "return mean, own"),
-    Mutant("dense part summed, not averaged", "engine.py", "parts[name] * share for name in rest.names", "parts[name] for name in rest.names"),
+    Mutant("dense part summed, not averaged", "engine.py", "Sum(torch.cat(dense) * share)", "Sum(torch.cat(dense))"),
 ]  # fmt: skip
 
 

@@ -4,5 +4,5 @@ import sys
 
 from gradwire.cli import main
 
-if __name__ == "__main__":  # a spawned rank imports this file again, under another name
+if __name__ == "__main__":  # a rank of `gradwire demo` imports this file again, under another name
     sys.exit(main())

@@ -16,7 +16,6 @@ loss scaler will skip leaves the memories as they were.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -36,14 +35,6 @@ from gradwire.memory.base import ERROR, Memory, memories
 
 FORMAT_VERSION = 1
 TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
-
-
-@dataclass
-class Fidelity:
-    """Squared error of the compressed part against the exact mean, and that mean's squared norm."""
-
-    error: Tensor
-    exact: Tensor
 
 
 class Engine:
@@ -95,7 +86,7 @@ class Engine:
         self._kept_scale: float | Tensor = 1.0  # the units of what the memories hold
         self._transaction = Transaction(self.store)
         self._finite: list[Tensor] = []
-        self._fidelity: list[Fidelity] = []
+        self._squares: tuple[Tensor | float, Tensor | float] = (0.0, 0.0)  # of measured errors, and of exact means
         self._split = cache(self._split_uncached)
 
     # ---------------------------------------------------------------- one unit
@@ -110,14 +101,15 @@ class Engine:
         ctx = self._context(picked)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
         sent = sent if self.codec.traits.lossless else sent + zero_or_nan(sent)
-        measure = self.nmse_every > 0 and self.step % self.nmse_every == 0 and picked.numel > 0
+        beside = self._beside(x, parts, picked, rest, sent)
         main = self._codec_program(sent, ctx)
-        (mean, own), answers = yield from together(main, self._extras(x, parts, picked, rest, sent, measure))
-        dense, *exact = answers if answers else (x.new_empty(0),)
-        if measure:
-            self._fidelity.append(Fidelity((mean - exact[0]).square().sum(), exact[0].square().sum()))
+        (mean, own), sums = yield from together(main, tuple(beside.values()))
+        answers = dict(zip(beside, sums, strict=True))
+        dense = answers.get("dense", x.new_empty(0))
+        if "exact" in answers:
+            self._compare(mean, answers["exact"])
         if own is not None:
-            if self.track_unused:
+            if self.track_unused and picked.segments:
                 mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
             self.memory.update(sent, own, ctx)
         out = mean.to(x.dtype) if not rest.segments else self._merge(x, layout, picked, mean, rest, dense)
@@ -149,25 +141,18 @@ class Engine:
             return layout, Layout(())
         return layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY)
 
-    def _extras(
-        self,
-        x: Tensor,
-        parts: Mapping[str, Tensor],
-        picked: Layout,
-        rest: Layout,
-        sent: Tensor,
-        measure: bool,
-    ) -> tuple[Exchange, ...]:
-        """What travels beside the codec's first exchange: the dense part with the flags of use, the exact mean."""
-        share = 1.0 / self.workers
-        beside = [parts[name] * share for name in rest.names]
+    def _beside(
+        self, x: Tensor, parts: Mapping[str, Tensor], picked: Layout, rest: Layout, sent: Tensor
+    ) -> dict[str, Exchange]:
+        """What travels beside the codec's first exchange: the dense part, with flags of use, and the exact mean."""
+        dense = [parts[name] for name in rest.names]
         if self.track_unused:
-            beside += [parts[name].ne(0).any().to(x.dtype).view(1) for name in picked.names]
-        extras: list[Exchange] = [Sum(torch.cat(beside))] if beside else []
-        if measure:
-            extras += [Sum(x.new_empty(0))] if not extras else []
-            extras.append(Sum(sent * share))
-        return tuple(extras)
+            dense += [parts[name].ne(0).any().to(x.dtype).view(1) for name in picked.names]
+        share = 1.0 / self.workers
+        beside: dict[str, Exchange] = {"dense": Sum(torch.cat(dense) * share)} if dense else {}
+        if self.nmse_every > 0 and self.step % self.nmse_every == 0 and picked.numel:
+            beside["exact"] = Sum(sent * share)
+        return beside
 
     def _merge(self, x: Tensor, layout: Layout, picked: Layout, mean: Tensor, rest: Layout, dense: Tensor) -> Tensor:
         """The result in the order and dtype of the unit."""
@@ -208,7 +193,9 @@ class Engine:
         if self._transaction.wrote(OWNER_ERROR, held):
             new, old = self._transaction.written(OWNER_ERROR, held), self.store.flat(OWNER_ERROR, held)
             kept = torch.cat([_piece(mask, ctx.layout, segment) for segment in held.segments])
-            self._transaction.put_flat(OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else old))
+            self._transaction.put_flat(
+                OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else ctx.rescale * old)
+            )
         return mean * mask, own * mask
 
     def _held(self, ctx: Context) -> Layout:
@@ -242,12 +229,14 @@ class Engine:
         self._transaction.drop()
         self._finite.clear()
 
+    def _compare(self, mean: Tensor, exact: Tensor) -> None:
+        error, norm = self._squares
+        self._squares = error + (mean - exact).square().sum(), norm + exact.square().sum()
+
     def nmse(self) -> float | None:
         """Normalised squared error of all measured results against the exact mean of what the codecs were given."""
-        if not self._fidelity:
-            return None
-        exact = float(sum(f.exact for f in self._fidelity))
-        return float(sum(f.error for f in self._fidelity)) / exact if exact else 0.0
+        error, norm = (float(s) for s in self._squares)
+        return error / norm if norm else None
 
     # ---------------------------------------------------------------- state
 

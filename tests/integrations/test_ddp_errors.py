@@ -261,17 +261,21 @@ def die_at_step_3(rank: int, codec: str, strategy: str, mode: str) -> None:
         reduced(model, gradients(SHAPES, rank, step))
 
 
-def check_stopped(outcome: Any, rank: int, workers: int, seconds: float) -> None:
-    """The rank has stopped with our message, in time."""
+ADVICE = (
+    ". A peer has most likely died or timed out; look for the first error among the other ranks' output, then restart "
+    "from the last checkpoint."
+)
+
+
+def check_stopped(outcome: Any, rank: int, workers: int) -> str:
+    """The rank has stopped with our message; returns the backend's reason in it."""
     assert isinstance(outcome, Failure)
     assert outcome.kind == "ExchangeFailed", outcome
     head, _, tail = outcome.message.partition(" did not finish: ")
     assert head in [f"rank {rank} of {workers}: {kind}" for kind in ("sum", "gather", "scatter")]
-    assert tail.endswith(
-        ". A peer has most likely died or timed out; look for the first error among the other ranks' output, then "
-        "restart from the last checkpoint."
-    )
-    assert outcome.seconds < seconds
+    reason, advice = tail[: -len(ADVICE)], tail[-len(ADVICE) :]
+    assert advice == ADVICE
+    return reason
 
 
 @pytest.mark.parametrize("mode", ["overlap", "after_backward"])
@@ -282,8 +286,9 @@ def check_stopped(outcome: Any, rank: int, workers: int, seconds: float) -> None
 def test_the_others_stop_when_a_rank_dies(pool: Pool, codec: str, strategy: str, mode: str) -> None:
     outcomes = pool.outcomes(3, die_at_step_3, codec, strategy, mode, timeout=TIMEOUT, deadline=20)
     assert (outcomes[1].kind, outcomes[1].message) == ("Died", "exit code 7")
-    check_stopped(outcomes[0], 0, 3, TIMEOUT / 2)
-    check_stopped(outcomes[2], 2, 3, TIMEOUT / 2)
+    for rank in (0, 2):  # at once: the connection broke, nobody waited for the time-out
+        assert "Timed out" not in check_stopped(outcomes[rank], rank, 3)
+        assert outcomes[rank].seconds < TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -309,8 +314,9 @@ def fail_in_codec(rank: int, mode: str) -> None:
 def test_the_others_stop_when_a_codec_fails_on_one_rank(pool: Pool, mode: str) -> None:
     outcomes = pool.outcomes(3, fail_in_codec, mode, timeout=TIMEOUT, deadline=20)
     assert (outcomes[1].kind, outcomes[1].message) == ("ZeroDivisionError", "a bug in a codec")
-    check_stopped(outcomes[0], 0, 3, TIMEOUT / 2)
-    check_stopped(outcomes[2], 2, 3, TIMEOUT / 2)
+    for rank in (0, 2):  # at once: the connection broke, nobody waited for the time-out
+        assert "Timed out" not in check_stopped(outcomes[rank], rank, 3)
+        assert outcomes[rank].seconds < TIMEOUT
 
 
 def fail_and_live_on(rank: int) -> str:
@@ -322,7 +328,7 @@ def fail_and_live_on(rank: int) -> str:
         for step in range(5):
             reduced(model, gradients(SHAPES, rank, step))
     except ZeroDivisionError as problem:
-        store.wait(["stopped0", "stopped2"], timedelta(seconds=20))
+        store.wait(["stopped0", "stopped2"], timedelta(seconds=30))
         return str(problem)
     except gradwire.ExchangeFailed:
         store.set(f"stopped{rank}", "yes")
@@ -331,10 +337,10 @@ def fail_and_live_on(rank: int) -> str:
 
 
 def test_the_others_stop_at_the_time_out_when_a_failed_rank_lives_on(pool: Pool) -> None:
-    outcomes = pool.outcomes(3, fail_and_live_on, timeout=2.0, deadline=25)
+    outcomes = pool.outcomes(3, fail_and_live_on, timeout=4.0, deadline=40)
     assert outcomes[1] == "a bug in a codec"
-    check_stopped(outcomes[0], 0, 3, TIMEOUT)
-    check_stopped(outcomes[2], 2, 3, TIMEOUT)
+    reasons = [check_stopped(outcomes[rank], rank, 3) for rank in (0, 2)]
+    assert any("Timed out waiting 4000ms" in reason for reason in reasons)
 
 
 def state_after_failure(rank: int) -> tuple[dict, dict]:
@@ -365,3 +371,24 @@ def test_a_step_that_fails_in_the_middle_leaves_the_memories_as_they_were(pool: 
     for before, after in pool.run(3, state_after_failure):
         assert before["step"] == after["step"] == 3
         assert same(before["state"], after["state"])
+
+
+@dataclass(frozen=True)
+class Misshapen(TopK):
+    """Top-k that loses the last element on the way."""
+
+    name: ClassVar[str] = "misshapen"
+
+    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        return super().combine(payload, numel, rng)[:, :-1]
+
+
+def reduce_misshapen(rank: int) -> str:
+    model = wrap({"w": (40, 50)})
+    gradwire.attach(model, Misshapen())
+    return message(RuntimeError, reduced, model, gradients({"w": (40, 50)}, rank, 0))
+
+
+def test_a_result_of_another_shape_is_not_handed_to_ddp(pool: Pool) -> None:
+    told = "misshapen: reduced torch.float32[2000] to torch.float32[1999]"
+    assert pool.run(2, reduce_misshapen) == [told, told]

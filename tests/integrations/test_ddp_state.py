@@ -81,8 +81,9 @@ def check_resume(pool: Pool, folder: Path, at: int, total: int, *setup: Any) -> 
         assert same(end, resumed_end)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("codec, strategy", CODECS)
+@pytest.mark.parametrize(
+    "codec, strategy, mode", [(*c, "overlap") for c in CODECS] + [(*c, "after_backward") for c in CODECS[1:4]]
+)
 def test_a_resumed_run_is_the_uninterrupted_one(
     pool: Pool, tmp_path: Path, codec: str, strategy: str, mode: str
 ) -> None:
@@ -220,9 +221,7 @@ def continue_from(rank: int, codec: str, strategy: str, states: Sequence[dict] |
     return applied, owed(handle, SHAPES), handle.state_dict()
 
 
-@pytest.mark.parametrize(
-    "codec, strategy", [*CODECS[:4], ("topk(ratio=0.05)", "auto"), ("randomk(ratio=0.1)", "all_reduce")]
-)
+@pytest.mark.parametrize("codec, strategy", [*CODECS[:4], ("randomk(ratio=0.1)", "all_reduce")])
 def test_another_world_size_loses_nothing(pool: Pool, codec: str, strategy: str) -> None:
     states, applied = None, {n: torch.zeros(s, dtype=torch.float64) for n, s in SHAPES.items()}
     given = {n: torch.zeros(s, dtype=torch.float64) for n, s in SHAPES.items()}
@@ -338,15 +337,24 @@ def test_what_is_no_state_of_ours_is_refused(pool: Pool) -> None:
         ]
 
 
-def save_of_another_model(rank: int) -> dict:
-    shapes = SHAPES | {"a": (30, 40)}
+def save_of_another_model(rank: int, shapes: dict) -> dict:
     model = wrap(shapes)
     handle = gradwire.attach(model, "topk")
     reduced(model, gradients(shapes, rank, 0))
     return handle.state_dict()
 
 
-def test_the_state_of_another_model_is_refused(pool: Pool) -> None:
-    states = pool.run(2, save_of_another_model)
-    for (told,) in pool.run(2, refusals, "topk", [states]):
-        assert "'a'" in told
+@pytest.mark.parametrize(
+    "other, told",
+    [
+        ({"a": (30, 40)}, "1200 elements of error for 'a', which has 2173 elements"),
+        ({"z": (30, 40)}, "1200 elements of error for 'z', which does not exist"),
+    ],
+    ids=["shape", "name"],
+)
+def test_the_state_of_another_model_is_refused(pool: Pool, other: dict, told: str) -> None:
+    states = pool.run(2, save_of_another_model, SHAPES | other)
+    for messages in pool.run(2, refusals, "topk", [states, states[0]]):
+        assert messages == 2 * [
+            f"gradwire: this state holds {told} in this model; load the state that was saved with this model"
+        ]

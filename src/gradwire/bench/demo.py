@@ -63,8 +63,11 @@ class Plan:
             )
         for spec in self.codecs:
             codecs.build(spec)  # a misspelt one is refused here, before any process starts
-        if len({*self.codecs, PLAIN, HALF}) != len(self.codecs) + 2:
-            raise ConfigError(f"demo: name each codec once, and {HALF} not at all, it always runs; got {self.codecs}")
+        if not self.codecs or len({*self.codecs, PLAIN, HALF}) != len(self.codecs) + 2:
+            named = ", ".join(self.codecs) or "none"
+            raise ConfigError(
+                f"demo: name at least one codec, each once, and not {HALF}, which always runs; got {named}"
+            )
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -78,12 +79,15 @@ def _docstring(codec: Codec) -> str:
 
 
 def _table(listed: list[dict[str, Any]]) -> RenderableType:
-    table = Table(title=f"{len(listed)} codecs")
-    for heading in ("codec", "family", "bits/element", "combine", "memory", "what it does"):
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("codec", "bits per\nelement", "memory", "what it does"):
         table.add_column(heading, justify="right" if heading.startswith("bits") else "left")
-    for one in listed:
-        cells = (one["name"], one["family"], f"{one['bits_per_element']:.3g}", one["traits"]["combine"], one["memory"])
-        table.add_row(*(Text(c) for c in (*cells, one["summary"])))
+    for family in sorted({one["family"] for one in listed}):
+        table.add_row(Text(family, style="bold"))
+        for one in listed:
+            if one["family"] == family:
+                cells = (f"  {one['name']}", f"{one['bits_per_element']:.3g}", one["memory"], one["summary"])
+                table.add_row(*(Text(cell) for cell in cells))
     return table
 
 

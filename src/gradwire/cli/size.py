@@ -89,7 +89,7 @@ def _result(traced: Trace) -> dict[str, Any]:
 def _table(result: dict[str, Any]) -> RenderableType:
     from gradwire.core.units import format_bytes
 
-    table = Table(show_header=False)
+    table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     rows = {
         "model": f"{result['model']}, {result['elements']:,} elements",

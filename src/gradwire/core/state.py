@@ -79,8 +79,6 @@ class Store:
 
     def outside(self, kind: str, unit: Layout, held: Layout) -> list[tuple[Segment, Tensor]]:
         """What is kept for parameters of `unit` but lies outside the pieces `held`: (where, what)."""
-        if (kind, held) in self._flats:
-            return []
         pieces = {s.name: s for s in held.segments}
         left = []
         for name in unit.names:

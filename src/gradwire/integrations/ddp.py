@@ -84,7 +84,7 @@ def attach(
             seed=seed,
             rank=dist.get_rank(model.process_group),
             workers=dist.get_world_size(model.process_group),
-            track_unused=bool(model.find_unused_parameters),
+            track_unused=bool(model.find_unused_parameters or model.static_graph),
             nmse_every=nmse_every,
         ),
         mode,
@@ -149,9 +149,10 @@ class Handle:
         self._model = weakref.ref(model)
         self._group = model.process_group
         self._optimizer, self._scaler = optimizer, scaler
-        self._names = {id(p): name for name, p in model.module.named_parameters()}
-        self._shapes = {name: tuple(p.shape) for name, p in model.module.named_parameters()}
-        self._device = next(p.device for p in model.parameters() if p.requires_grad)
+        parameters = _reduced_parameters(model)
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+        self._device = next(p.device for p in parameters.values())
         self._buckets: list[_Bucket] = []
         self._where: dict[str, tuple[_Bucket, Tensor]] = {}
         self._launched: list[tuple[str, ...]] = []
@@ -182,6 +183,11 @@ class Handle:
         model = self._model()
         if model is not None and model.process_group is not self._group:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
+        if not getattr(model, "_divide_by_initial_world_size", True):
+            raise Incompatible(
+                "gradwire: join(divide_by_initial_world_size=False) averages over the ranks that still have data, and "
+                "a hook cannot know them. Use join(divide_by_initial_world_size=True)."
+            )
         if not self._buckets:
             self._begin_step()
         self._arrive(bucket)
@@ -291,9 +297,8 @@ class Handle:
         self.engine.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
         plan = tuple(tuple(unit) for unit in first.get("plan", ()))
-        known = {n for n, p in self._named() if p.requires_grad}
         self._first_bucket = None
-        self._restored = plan if plan and sorted(n for u in plan for n in u) == sorted(known) else None
+        self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
 
     def _check_names(self, state: Mapping[str, Any]) -> None:
         for kind, entries in state.get("state", {}).items():
@@ -336,10 +341,6 @@ class Handle:
         if slot is not None and slot.handle is self:
             slot.handle = None
 
-    def _named(self) -> list[tuple[str, nn.Parameter]]:
-        model = self._model()
-        return [] if model is None else list(model.module.named_parameters())
-
 
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
 
@@ -348,7 +349,7 @@ def _slot(model: DistributedDataParallel) -> _Slot:
     """The model's hook, registered if it has none yet."""
     slot = _slots.get(model)
     if slot is None:
-        if model._comm_hooks:
+        if model._comm_hooks or any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
             raise Incompatible(
                 "attach: this DDP model has a communication hook already (register_comm_hook, mixed_precision= or an "
                 "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
@@ -363,13 +364,20 @@ def _slot(model: DistributedDataParallel) -> _Slot:
     return slot
 
 
+def _reduced_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters whose gradients DDP reduces, in the model's order."""
+    named = model.module.named_parameters()
+    return {n: p for n, p in named if p.requires_grad and n not in model.parameters_to_ignore}
+
+
 def _check_model(model: DistributedDataParallel) -> None:
-    for name, parameter in model.module.named_parameters():
-        if parameter.requires_grad:
-            check_gradient(name, parameter)
-    for name, module in model.module.named_modules():
-        if getattr(module, "sparse", False) is True and isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            raise sparse_gradient(f"{name}.weight" if name else "weight")
+    names = _reduced_parameters(model)
+    for name, parameter in names.items():
+        check_gradient(name, parameter)
+    for prefix, module in model.module.named_modules():
+        name = f"{prefix}.weight" if prefix else "weight"
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and name in names:
+            raise sparse_gradient(name)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""The demo with two workers and few steps, from the command line to the record and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gradwire.bench import demo
+from gradwire.bench.tasks import shapes
+from gradwire.cli import main
+from gradwire.core import records
+from gradwire.core.errors import ConfigError
+from gradwire.tracing import trace
+
+
+@pytest.mark.dist
+def test_a_short_demo(capsys, tmp_path):
+    path = tmp_path / "demo.jsonl"
+    arguments = ["--workers", "2", "--steps", "20", "--codec", "powersgd(rank=2)", "--codec", "signsgd"]
+    assert main(["demo", *arguments, "--record", str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    found = {c["configuration"]: c for c in shown["configurations"]}
+    assert list(found) == ["fp32 DDP", "fp16", "powersgd(rank=2)", "signsgd"]
+
+    tensors = [(name, tuple(p.shape)) for name, p in shapes.model(0).named_parameters()]
+    sent = {label: c["sent_bytes_per_step"] for label, c in found.items()}
+    assert sent["fp32 DDP"] == trace("none", tensors, workers=2).sent_bytes
+    for label in ("fp16", "powersgd(rank=2)", "signsgd"):  # buckets are rounded one by one
+        assert sent[label] == pytest.approx(trace(label, tensors, workers=2).sent_bytes, rel=1e-3)
+    assert found["fp32 DDP"]["shares"] is None
+    for configuration in shown["configurations"]:
+        assert 0 < configuration["step_seconds"]["p20"] <= configuration["step_seconds"]["p80"]
+        assert 0.0 <= configuration["accuracy"] <= 1.0
+    # it learns (a guess has a loss of 2.3), and FP16 follows FP32
+    assert found["fp32 DDP"]["loss"] < 2.25
+    assert found["fp16"]["loss"] == pytest.approx(found["fp32 DDP"]["loss"], rel=0.1)
+    assert len(shown["verdict"]) == 3
+
+    kept = records.load(path)
+    assert [r.what["configuration"] for r in kept] == list(found)
+    assert all(len(r.samples) == 20 - demo.DROPPED for r in kept)
+    assert kept[0].command == (
+        'gradwire demo --workers 2 --steps 20 --seed 0 --codec "powersgd(rank=2)" --codec "signsgd"'
+    )
+    assert str(tmp_path) not in path.read_text()
+    assert [o.accuracy for o in demo.from_records(kept)] == [c["accuracy"] for c in found.values()]
+
+
+@pytest.mark.parametrize(
+    "wanted, message",
+    [
+        ({"workers": 1}, "demo: `workers` must be from 2, else nothing is sent, to 64, got 1"),
+        ({"steps": 9}, "demo: `steps` must be at least 10, because the first 5 are not timed, got 9"),
+        (
+            {"codecs": ("topk", "topk")},
+            "demo: name at least one codec, each once, and not fp16, which always runs; got topk, topk",
+        ),
+        ({"codecs": ("fp16",)}, "demo: name at least one codec, each once, and not fp16, which always runs; got fp16"),
+        ({"codecs": ()}, "demo: name at least one codec, each once, and not fp16, which always runs; got none"),
+    ],
+)
+def test_plans_that_cannot_be_run(wanted, message):
+    with pytest.raises(ConfigError) as caught:
+        demo.Plan(**wanted)
+    assert str(caught.value) == message
+
+
+def test_only_the_last_run_of_a_file_is_shown():
+    plan = demo.Plan()
+    outcome = demo.Outcome(label="fp16", samples=(1.0,), sent_bytes=1.0, loss=0.0, accuracy=1.0, parts=None)
+    first = demo.to_records(plan, [outcome])
+    kept = [*(demo.Record(**(vars(r) | {"time": "2020"})) for r in first), *first]
+    assert demo.from_records(kept) == [outcome]
+
+
+def test_records_of_no_demo():
+    with pytest.raises(ConfigError) as caught:
+        demo.from_records([])
+    assert str(caught.value) == ("demo: no record of a demo among these; make one with: gradwire demo --record FILE")
+
+
+def test_the_learning_rate_rises_and_falls():
+    rates = [demo.schedule(step, 120) for step in range(120)]
+    assert max(rates) == rates[11]
+    assert rates[0] < 0.1
+    assert rates[-1] < 0.001

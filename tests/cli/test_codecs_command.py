@@ -1,0 +1,74 @@
+"""`gradwire codecs`: the whole registry, in the promised shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.core.codec import codecs
+
+KEYS = {
+    "name", "spec", "family", "parameters", "traits", "strategies", "bits_per_element", "memory", "summary", "paper",
+}  # fmt: skip
+TRAITS = {
+    "combine", "memory", "unbiased", "omega", "delta", "fixed_size", "stochastic", "lossless", "sparse", "shards",
+    "averages",
+}  # fmt: skip
+
+
+def answer(capsys, *arguments):
+    assert main(["codecs", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_codec_is_listed_with_all_it_promises(capsys):
+    listed = answer(capsys)
+    assert [one["name"] for one in listed] == codecs.names()
+    for one in listed:
+        assert set(one) == KEYS
+        assert set(one["traits"]) >= TRAITS
+        assert one["memory"] == one["traits"]["memory"]
+        assert one["summary"].strip()
+        assert one["bits_per_element"] > 0
+    bits = {one["name"]: one["bits_per_element"] for one in listed}
+    assert (bits["none"], bits["fp16"], bits["bf16"]) == (32.0, 16.0, 16.0)
+    assert bits["powersgd"] == 32 * 4 * 2048 / 1024**2
+    assert 1.0 <= bits["signsgd"] < 1.001
+
+
+def test_one_codec_with_its_maths(capsys):
+    one = answer(capsys, "topk")
+    assert set(one) == KEYS | {"docstring"}
+    assert one["parameters"] == {"ratio": 0.01, "value_bits": 32}
+    assert one["strategies"] == ["all_gather", "scatter_reduce_gather"]
+    assert one["docstring"].startswith(one["summary"])
+    assert "arXiv" in one["docstring"]
+
+
+def test_a_spec_is_described_with_its_parameters(capsys):
+    one = answer(capsys, "topk(ratio=0.1)")
+    assert one["spec"] == "topk(ratio=0.1)"
+    assert one["parameters"]["ratio"] == 0.01  # the default
+    assert one["traits"]["delta"] == 0.1
+    assert one["bits_per_element"] == pytest.approx(0.1 * (32 + 17), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("topkk", "gradwire: no codec named 'topkk'; did you mean topk or topkc?"),
+        ("topk(ratio=5)", "gradwire: topk: `ratio` must be the share kept, in (0, 1], got 5"),
+        ("topk(ratoi=0.1)", "gradwire: topk: has no parameter `ratoi`; did you mean ratio?"),
+        (
+            "topk(",
+            "gradwire: codec spec 'topk(' cannot be read; write a name, or a name with literal arguments such as "
+            '"topk(ratio=0.01)"',
+        ),
+    ],
+)
+def test_bad_names(capsys, name, message):
+    assert main(["codecs", name]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", message + "\n")

@@ -1,0 +1,50 @@
+"""`gradwire demo`: what is refused before any process starts, and the page. The run is in tests/bench/test_demo.py."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from gradwire.bench.outcome import Outcome
+from gradwire.cli import main
+from gradwire.cli.demo import page
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--codec", "topkk"], "gradwire: no codec named 'topkk'; did you mean topk or topkc?"),
+        (["--workers", "1"], "gradwire: demo: `workers` must be from 2, else nothing is sent, to 64, got 1"),
+        (["--record", "."], "gradwire: demo: `--record` must name a file that can be written, got '.'; choose another"),
+    ],
+)
+def test_bad_requests_are_refused_at_once(capsys, arguments, message):
+    assert main(["demo", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", message + "\n")
+
+
+def test_the_page_shows_every_configuration_and_marks_what_is_computed():
+    labels = ("fp32 DDP", "fp16", "topk(ratio=0.01)")
+    outcomes = [
+        Outcome(
+            label=label,
+            samples=(0.05 * (i + 1),) * 3,
+            sent_bytes=8e6 / 4**i,
+            loss=0.5,
+            accuracy=0.9,
+            parts=None if i == 0 else {"encode": 0.01, "communicate": 0.02, "decode": 0.005},
+        )
+        for i, label in enumerate(labels)
+    ]
+    screen = Console(file=io.StringIO(), width=120)
+    screen.print(page(outcomes))
+    text = screen.file.getvalue()
+    rows = {line.split("  ")[1]: line.split() for line in text.splitlines() if line[2:].startswith(labels)}
+    assert rows["fp32 DDP"][2:] == ["50.0", "(50-50)", "8", "MB", "90.0%", "-", "64", "ms", "-", "-"]
+    assert rows["fp16"][1:] == ["100.0", "(100-100)", "2", "MB", "90.0%", "10/20/5", "16", "ms", "960", "Mbit/s", "-"]
+    assert rows["topk(ratio=0.01)"][-4:] == ["600", "Mbit/s", "240", "Mbit/s"]
+    assert "*: computed from bytes and measured steps, not measured" in text
+    assert "Computed, not measured:" in text

@@ -1,0 +1,35 @@
+"""Conversions, and how numbers are written for people."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from gradwire.core import units
+
+
+def test_examples_in_the_docstrings_hold():
+    result = doctest.testmod(units)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_a_transfer_and_its_bandwidth_are_inverse():
+    assert units.transfer_seconds(125_000_000, units.GBIT) == 1.0
+    assert units.bandwidth(125_000_000, 1.0) == units.GBIT
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0 B"), (999, "999 B"), (999.9, "1 kB"), (1000, "1 kB"), (999_600, "1 MB"), (6_355_644, "6.36 MB"),
+     (2.5e9, "2.5 GB"), (4.2e12, "4200 GB")],
+)  # fmt: skip
+def test_bytes_in_decimal_units(value, text):
+    assert units.format_bytes(value) == text
+
+
+def test_rates_and_times():
+    assert units.format_rate(587_400_000) == "587 Mbit/s"
+    assert units.format_milliseconds(0.000672) == "0.672 ms"
+    assert units.format_milliseconds(12.3456) == "12300 ms"
