@@ -100,7 +100,7 @@ class Engine:
             gradient = gradient.float()
         ctx = self._context(picked)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
-        sent = sent if self.codec.traits.lossless else sent + zero_or_nan(sent)
+        sent = sent if self.codec.traits.elementwise else sent + zero_or_nan(sent)
         beside = self._beside(x, parts, picked, rest, sent)
         main = self._codec_program(sent, ctx)
         (mean, own), sums = yield from together(main, tuple(beside.values()))
@@ -113,7 +113,8 @@ class Engine:
                 mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
             self.memory.update(sent, own, ctx)
         out = mean.to(x.dtype) if not rest.segments else self._merge(x, layout, picked, mean, rest, dense)
-        self._finite.append(out.isfinite().all())
+        if self._transaction.pending:  # else there is nothing that a bad step could spoil
+            self._finite.append(zero_or_nan(out) == 0)
         return out
 
     def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:

@@ -17,31 +17,29 @@ from gradwire.tracing import trace
 @pytest.mark.dist
 def test_a_short_demo(capsys, tmp_path):
     path = tmp_path / "demo.jsonl"
-    arguments = ["--workers", "2", "--steps", "20", "--codec", "powersgd(rank=2)", "--codec", "signsgd"]
+    arguments = ["--workers", "2", "--steps", "12", "--codec", "topk(ratio=0.1)", "--codec", "signsgd"]
     assert main(["demo", *arguments, "--record", str(path)]) == 0
     shown = json.loads(capsys.readouterr().out)
     found = {c["configuration"]: c for c in shown["configurations"]}
-    assert list(found) == ["fp32 DDP", "fp16", "powersgd(rank=2)", "signsgd"]
+    assert list(found) == ["fp32 DDP", "fp16", "topk(ratio=0.1)", "signsgd"]
 
     tensors = [(name, tuple(p.shape)) for name, p in shapes.model(0).named_parameters()]
     sent = {label: c["sent_bytes_per_step"] for label, c in found.items()}
     assert sent["fp32 DDP"] == trace("none", tensors, workers=2).sent_bytes
-    for label in ("fp16", "powersgd(rank=2)", "signsgd"):  # buckets are rounded one by one
+    for label in ("fp16", "topk(ratio=0.1)", "signsgd"):  # buckets are rounded one by one
         assert sent[label] == pytest.approx(trace(label, tensors, workers=2).sent_bytes, rel=1e-3)
     assert found["fp32 DDP"]["shares"] is None
     for configuration in shown["configurations"]:
         assert 0 < configuration["step_seconds"]["p20"] <= configuration["step_seconds"]["p80"]
         assert 0.0 <= configuration["accuracy"] <= 1.0
-    # it learns (a guess has a loss of 2.3), and FP16 follows FP32
-    assert found["fp32 DDP"]["loss"] < 2.25
-    assert found["fp16"]["loss"] == pytest.approx(found["fp32 DDP"]["loss"], rel=0.1)
+    assert found["fp16"]["loss"] == pytest.approx(found["fp32 DDP"]["loss"], rel=0.02)  # same start, same batches
     assert len(shown["verdict"]) == 3
 
     kept = records.load(path)
     assert [r.what["configuration"] for r in kept] == list(found)
-    assert all(len(r.samples) == 20 - demo.DROPPED for r in kept)
+    assert all(len(r.samples) == 12 - demo.DROPPED for r in kept)
     assert kept[0].command == (
-        'gradwire demo --workers 2 --steps 20 --seed 0 --codec "powersgd(rank=2)" --codec "signsgd"'
+        'gradwire demo --workers 2 --steps 12 --seed 0 --codec "topk(ratio=0.1)" --codec "signsgd"'
     )
     assert str(tmp_path) not in path.read_text()
     assert [o.accuracy for o in demo.from_records(kept)] == [c["accuracy"] for c in found.values()]

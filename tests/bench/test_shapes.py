@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from gradwire.bench.tasks import shapes
 
@@ -24,6 +25,18 @@ def test_every_shape_is_seen_whole_and_differs_from_the_others():
     assert means.isfinite().all()  # each label occurs
     distance = torch.cdist(means.flatten(1), means.flatten(1)) + torch.eye(len(means)) * 1e3
     assert distance.min() > 0.5
+
+
+def test_it_can_be_learned():
+    images, labels = shapes.data(1024, seed=0)
+    net = shapes.model(0)
+    optimizer = torch.optim.SGD(net.parameters(), 0.2)
+    for batch in list(torch.arange(1024).split(64)) * 2:
+        optimizer.zero_grad()
+        F.cross_entropy(net(images[batch]), labels[batch]).backward()
+        optimizer.step()
+    unseen, truth = shapes.data(512, seed=1)
+    assert (net(unseen).argmax(1) == truth).float().mean() > 0.3  # a guess is right in 0.1 of cases
 
 
 def test_the_net_follows_from_its_seed():

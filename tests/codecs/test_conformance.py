@@ -257,6 +257,18 @@ def test_sparse_codecs_send_values_as_they_are_and_nothing_else(codec):
     torch.testing.assert_close(y[sent], x[sent], rtol=1e-3, atol=0)
 
 
+@each_codec
+def test_elements_do_not_depend_on_each_other_if_it_says_so(codec):
+    """Only then may the engine leave it to the codec to show a non-finite element."""
+    x, y = normal(500), normal(500, seed=1)
+    y[::7] = x[::7]
+    alike = through(codec, x)[::7].equal(through(codec, y)[::7])
+    assert alike or not codec.traits.elementwise
+    x[3] = float("nan")
+    if codec.traits.elementwise:
+        assert through(codec, x).isnan().nonzero().tolist() == [[3]]
+
+
 @each_one_shot
 def test_a_shard_can_be_encoded_by_itself_if_it_says_so(codec):
     if not codec.traits.shards:

@@ -97,6 +97,24 @@ def test_one_backward_pass_through_models_of_two_groups(pool: Pool) -> None:
         follow([r[1] for r in results], members, "efsignsgd", seed=2)
 
 
+def reduce_in_chain(rank: int) -> tuple[list, list]:
+    """Groups of ranks 0 and 1, and of 1 and 2: rank 1 attaches twice, the others once."""
+    out: tuple[list, list] = ([], [])
+    groups = [dist.new_group(members) for members in ([0, 1], [1, 2])]
+    for i, (group, members) in enumerate(zip(groups, ([0, 1], [1, 2]), strict=True)):
+        if rank in members:
+            model = wrap(process_group=group)
+            gradwire.attach(model, "topk(ratio=0.05)", seed=i)
+            out[i].extend(steps(model, rank))
+    return out
+
+
+def test_groups_that_share_a_rank_keep_apart(pool: Pool) -> None:
+    results = pool.run(3, reduce_in_chain)
+    for i, members in enumerate(([0, 1], [1, 2])):
+        follow([r[i] for r in results], members, "topk(ratio=0.05)", seed=i)
+
+
 def reduce_two_models(rank: int, codecs: list[str], joint: bool) -> tuple[list, list]:
     models = [wrap(), wrap()]
     for seed, (model, codec) in enumerate(zip(models, codecs, strict=True)):

@@ -47,7 +47,7 @@ def _run(arguments: list[str]) -> int:
     # click's UsageError, wherever this version of typer keeps it
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
-        code = command()(arguments, prog_name="gradwire", standalone_mode=False)
+        code = command()(arguments or ["--help"], prog_name="gradwire", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except usage_error as problem:

@@ -14,7 +14,6 @@ from gradwire.cli.size import size
 
 app = typer.Typer(
     name="gradwire",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -110,6 +110,7 @@ class _Bucket:
     buffer: Tensor
     layout: Layout
     future: torch.futures.Future[Tensor]
+    result: Tensor
 
 
 def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -223,7 +224,7 @@ class Handle:
         check_gradient(names[0], buffer)
         layout = Layout.of((n, self._shapes[n]) for n in names)
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
-        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices))
+        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices), buffer)
         self._buckets.append(arrived)
         self._where |= {n: (arrived, piece) for n, piece in zip(names, layout.split(buffer), strict=True)}
 
@@ -265,14 +266,14 @@ class Handle:
                 f"{self.engine.codec.name}: reduced {x.dtype}{list(x.shape)} to {out.dtype}{list(out.shape)}"
             )
         if whole:
-            x.copy_(out)
+            home.result = out
         else:
             torch._foreach_copy_([self._where[n][1] for n in unit], list(layout.split(out)))
 
     def _commit(self) -> None:
         self.engine.finish_step()
         for bucket in self._buckets:
-            bucket.future.set_result(bucket.buffer)
+            bucket.future.set_result(bucket.result)
 
     def _end_step(self) -> None:
         """Runs on the backward's thread: wait for the executor, so that state is settled when backward returns."""

@@ -34,7 +34,7 @@ class BF16(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.SUM, delta=0.0)
+        return Traits(combine=Combine.SUM, elementwise=True, delta=0.0)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return Payload(x.to(torch.bfloat16))

@@ -41,7 +41,7 @@ class FP16(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.SUM, delta=0.0)
+        return Traits(combine=Combine.SUM, elementwise=True, delta=0.0)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return Payload((x if self.scale == 1 else x * self.scale).to(torch.float16))

@@ -26,7 +26,7 @@ class NoCompression(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.SUM, lossless=True, delta=1.0)
+        return Traits(combine=Combine.SUM, lossless=True, elementwise=True, delta=1.0)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return Payload(x)
