@@ -31,7 +31,13 @@ MAY_IMPORT = {
 OUTSIDE = {
     "triton": ["kernels/*/gpu.py"],
     "numba": ["kernels/*/cpu.py"],
-    "torch.distributed": ["collectives/c10d.py", "integrations/*.py", "bench/*.py", "bench/tasks/*.py"],
+    "torch.distributed": [
+        "collectives/c10d.py",
+        "collectives/channel.py",
+        "integrations/*.py",
+        "bench/*.py",
+        "bench/tasks/*.py",
+    ],
     "torch.multiprocessing": ["bench/*.py"],
     "multiprocessing": ["bench/*.py"],
     "subprocess": ["bench/*.py", "core/records.py"],

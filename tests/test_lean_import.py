@@ -15,8 +15,14 @@ def run(code):
 
 
 def test_import_is_light():
+    """Not even torch: that comes with the first name that needs it."""
+    assert run(f"import sys, gradwire; print([m for m in ['torch', *{HEAVY!r}] if m in sys.modules])") == "[]"
+
+
+def test_use_is_light():
     added = f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before])"
-    assert run(f"import sys, torch; before = set(sys.modules); import gradwire; {added}") == "[]"
+    use = "import gradwire; gradwire.VirtualCluster(2, 'topk'); gradwire.attach"
+    assert run(f"import sys, torch; before = set(sys.modules); {use}; {added}") == "[]"
 
 
 def test_import_touches_no_gpu_and_no_process_group():

@@ -18,6 +18,9 @@ PUBLIC = {
 def test_all_is_the_public_list():
     assert set(gradwire.__all__) == PUBLIC
     assert all(hasattr(gradwire, name) for name in PUBLIC)
+    assert set(gradwire._HOME) == PUBLIC <= set(dir(gradwire))
+    with pytest.raises(AttributeError, match=r"^module 'gradwire' has no attribute 'nothing'$"):
+        gradwire.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"Reduced"}))

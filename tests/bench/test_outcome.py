@@ -39,7 +39,7 @@ def test_the_verdict_when_compression_loses():
     lines = verdict([PLAIN, HALF, an_outcome("topk", 100, 1e6, accuracy=0.875)])
     assert lines == [
         "Measured: compression does not pay here. The fastest codec, topk, takes 100 ms a step against 50 ms of fp32 "
-        "DDP: over loopback, bytes move nearly as fast as in memory, and encoding costs more than it saves.",
+        "DDP: over loopback, sending is cheap, and encoding costs more than it saves.",
         "Measured: on held-out images fp32 DDP is right in 90.0% of cases, the others between 87.5% (topk) and 90.0% "
         "(fp32 DDP); one seed, so a point or two say little.",
         "Computed, not measured: if each worker had a link of 1 Gbit/s and waited for it, fp16 would be the fastest, "

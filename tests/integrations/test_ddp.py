@@ -20,6 +20,7 @@ from gradwire.core.random import Random
 
 pytestmark = pytest.mark.dist
 MODES = ["overlap", "after_backward"]
+STEPS = 4
 
 # ---------------------------------------------------------------- against plain DDP
 
@@ -67,7 +68,6 @@ def reduce_given(rank: int, codec: str | Codec, memory: str, strategy: str, mode
     return out
 
 
-STEPS = 4
 # relative to the largest gradient: half precision sums round at each hop, power iteration amplifies rounding
 ROUNDING = {"none": 1e-6, "randomk": 1e-5, "powersgd": 1e-4, "fp16": 2**-9, "topkc": 2**-9}
 COARSE = 2**-6  # bfloat16
@@ -79,8 +79,6 @@ CASES += [
     ("efsignsgd", "error_feedback(beta=0.9, gamma=0.5)", "scatter_reduce_gather(down='fp16')"),
     ("qsgd", "none", "scatter_reduce_gather(owner_memory=True)"),
 ]
-
-
 LAST = {case[0]: (*case, "after_backward") for case in CASES}  # of each codec's strategies
 
 

@@ -594,18 +594,6 @@ def test_a_mean_over_the_ranks_that_are_left_is_refused(pool: Pool, mode: str) -
         )
 
 
-def join_before(rank: int) -> list[dict]:
-    model = wrap()
-    with model.join(divide_by_initial_world_size=False):
-        reduced(model, gradients(SHAPES, rank, 0))
-    gradwire.attach(model, "none")
-    return [reduced(model, gradients(SHAPES, rank, step)) for step in range(2)]
-
-
-def test_a_join_that_is_over_is_forgotten(pool: Pool) -> None:
-    assert agree(pool.run(3, join_before))
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("codec, strategy", REMEMBERING)
 def test_uneven_inputs_lose_nothing(pool: Pool, codec: str, strategy: str, mode: str) -> None:

@@ -94,7 +94,7 @@ def _measured(baseline: Outcome, best: Outcome) -> str:
         return f"Measured: compression pays even here. The fastest codec, {best.label}, takes {times}."
     return (
         f"Measured: compression does not pay here. The fastest codec, {best.label}, takes {times}: over loopback, "
-        "bytes move nearly as fast as in memory, and encoding costs more than it saves."
+        "sending is cheap, and encoding costs more than it saves."
     )
 
 

@@ -133,7 +133,7 @@ HEADINGS = (
     "ms a step\n(p20-p80)",
     "sent a\nstep",
     "held-out\naccuracy",
-    "encode/exchange/\ndecode, % of step",
+    "encode/\nexchange/\ndecode, %",
     "wire at\n1 Gbit/s*",
     "beats fp32*\nbelow",
     "beats fp16*\nbelow",
@@ -143,7 +143,7 @@ HEADINGS = (
 def _table(outcomes: Sequence[Outcome]) -> RenderableType:
     from gradwire.bench.outcome import baselines
 
-    note = "bytes: sent by one worker; *: computed from bytes and measured steps, not measured"
+    note = "bytes: sent by one worker; %: of the step; *: computed from bytes and measured steps, not measured"
     table = Table(box=SIMPLE_HEAD, caption=note, caption_justify="left")
     for heading in HEADINGS:
         first = heading == HEADINGS[0]

@@ -157,3 +157,5 @@ def zero_or_nan(x: Tensor) -> Tensor:
 codecs: Registry[Codec] = Registry("codec", "gradwire.codecs", entry_point_group="gradwire.codecs")
 strategies: Registry[Strategy] = Registry("strategy", "gradwire.collectives")
 register = codecs.register
+codec = codecs.build
+codec_names = codecs.names

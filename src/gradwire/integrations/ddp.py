@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.collectives.c10d import ProcessGroupDriver
-from gradwire.collectives.executor import Executor
+from gradwire.collectives.channel import channel_over
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.layout import Layout
@@ -168,7 +168,7 @@ class Handle:
                 stacklevel=3,
             )
             return
-        channel = _channel(self._group, self._device)
+        channel = channel_over(self._group, self._device)
         self._driver = ProcessGroupDriver(channel.group)
         self._executor = channel.executor
 
@@ -379,31 +379,3 @@ def _check_model(model: DistributedDataParallel) -> None:
         name = f"{prefix}.weight" if prefix else "weight"
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and name in names:
             raise sparse_gradient(name)
-
-
-@dataclass(frozen=True)
-class _Channel:
-    """A copy of a process group that nobody else uses, and the one thread that uses it."""
-
-    group: dist.ProcessGroup
-    executor: Executor
-
-
-_channels: "weakref.WeakKeyDictionary[dist.ProcessGroup, _Channel]" = weakref.WeakKeyDictionary()
-
-
-def _channel(group: dist.ProcessGroup, device: torch.device) -> _Channel:
-    """The channel over the ranks of `group`, with its time-out; made once, all handles on the group share it."""
-    if group not in _channels:
-        ranks = dist.get_process_group_ranks(group)
-        options = getattr(group._get_backend(device), "options", None)
-        copy = dist.new_group(
-            ranks=ranks,
-            timeout=getattr(options, "_timeout", None),
-            backend=dist.get_backend(group),
-            # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
-        )
-        _channels[group] = _Channel(copy, Executor("gradwire", device))
-        weakref.finalize(group, _channels[group].executor.close)
-    return _channels[group]
