@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup check docs clean
+.PHONY: demo test check docs mutants setup clean
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -14,6 +14,12 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/python docs/render.py
+
+mutants: setup
+	$(BIN)/python tests/mutants.py
 
 setup: .venv/ready
 

@@ -120,7 +120,7 @@ def demo_block(path: Path, records: list[Record]) -> str:
     screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
     screen.print(page(demo.from_records(records)))
     assert isinstance(screen.file, io.StringIO)
-    shown = "\n".join(line.rstrip() for line in screen.file.getvalue().strip("\n").splitlines())
+    shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
     last = records[-1]
     where, state = last.environment, " with uncommitted changes" if last.dirty else ""
     return (

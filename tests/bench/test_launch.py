@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradwire.bench.launch import LaunchFailed, launch
-from gradwire.core.errors import ConfigError
+from gradwire.bench.launch import launch
+from gradwire.core.errors import ConfigError, LaunchFailed
 
 pytestmark = pytest.mark.dist
 

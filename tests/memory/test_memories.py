@@ -75,8 +75,8 @@ def test_none_keeps_nothing():
 def test_a_codec_of_large_variance_is_scaled_and_says_so():
     omega = min(512 / 4, math.sqrt(512))
     message = (
-        f"qsgd(levels=1, norm='l2'): error feedback over an unbiased codec of variance omega = {omega:.3g} >= 1 would diverge, "
-        f"so its output is scaled by 1/(1+omega) = {1 / (1 + omega):.3g}"
+        f"qsgd(levels=1, norm='l2'): error feedback over an unbiased codec of variance omega = {omega:.3g} >= 1 would "
+        f"diverge, so its output is scaled by 1/(1+omega) = {1 / (1 + omega):.3g}"
     )
     with pytest.warns(UserWarning, match="would diverge") as caught:
         c = gradwire.VirtualCluster(1, "qsgd(levels=1, norm='l2')", memory="error_feedback")

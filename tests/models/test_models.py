@@ -356,13 +356,11 @@ def test_own_factory_that_draws_leaves_the_random_state(own_module: types.Module
         ),
         (
             "own_nets:Sized",
-            "model 'own_nets:Sized': the factory must work without arguments; wrap it in a function that "
-            "takes none",
+            "model 'own_nets:Sized': the factory must work without arguments; wrap it in a function that takes none",
         ),
         (
             "own_nets:numbers",
-            "model 'own_nets:numbers': the factory must return an nn.Module, got list; "
-            "return the model itself",
+            "model 'own_nets:numbers': the factory must return an nn.Module, got list; return the model itself",
         ),
     ],
 )
@@ -384,9 +382,7 @@ def test_bad_device() -> None:
 def test_bad_batch(batch: int) -> None:
     with pytest.raises(ConfigError) as caught:
         models.info("resnet20").example(batch)
-    assert str(caught.value) == (
-        f"example of resnet20: `batch` must be a whole number of at least 1, got {batch!r}"
-    )
+    assert str(caught.value) == (f"example of resnet20: `batch` must be a whole number of at least 1, got {batch!r}")
 
 
 @pytest.mark.parametrize("name", models.names())

@@ -34,19 +34,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from gradwire.core.errors import ConfigError, GradwireError
+from gradwire.core.errors import ConfigError
 
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
 STOP = 5.0  # seconds a rank has to end by itself after it was asked to
-
-
-class LaunchFailed(GradwireError, RuntimeError):
-    """A rank failed or the time was up. `rank` is the one that failed first, `details` its traceback."""
-
-    def __init__(self, message: str, *, rank: int | None = None, details: str = "") -> None:
-        super().__init__(message)
-        self.rank, self.details = rank, details
 
 
 @dataclass(frozen=True)

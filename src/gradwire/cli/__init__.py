@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from gradwire.core.errors import ConfigError, GradwireError, MissingExtra, UnknownName
+from gradwire.core.errors import ConfigError, GradwireError, Incompatible, MissingExtra, UnknownName
 
 TRACEBACK = "GRADWIRE_TRACEBACK"
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except GradwireError as problem:
-        return _fail(str(problem), 2 if isinstance(problem, ConfigError | UnknownName) else 1, problem)
+        return _fail(str(problem), 2 if isinstance(problem, ConfigError | UnknownName | Incompatible) else 1, problem)
     except Exception as problem:
         hint = f"this is a defect of gradwire or of your own module; set {TRACEBACK}=1 to see where"
         return _fail(f"{type(problem).__name__}: {problem} ({hint})", 1, problem)

@@ -6,6 +6,7 @@ GradwireError
 ├── Incompatible     the parts do not fit together                    (also a TypeError)
 ├── StateMismatch    a state dict comes from another set-up           (also a ValueError)
 ├── ExchangeFailed   a collective did not finish                      (also a RuntimeError)
+├── LaunchFailed     a worker process of ours failed                  (also a RuntimeError)
 └── MissingExtra     an optional package is not installed             (also an ImportError)
 
 A message says who speaks, what was wanted, what came, and what to do next.
@@ -39,6 +40,14 @@ class StateMismatch(GradwireError, ValueError):
 
 class ExchangeFailed(GradwireError, RuntimeError):
     """A collective did not finish: a peer died, timed out, or disagreed on sizes."""
+
+
+class LaunchFailed(GradwireError, RuntimeError):
+    """A rank failed or the time was up. `rank` is the one that failed first, `details` its traceback."""
+
+    def __init__(self, message: str, *, rank: int | None = None, details: str = "") -> None:
+        super().__init__(message)
+        self.rank, self.details = rank, details
 
 
 class MissingExtra(GradwireError, ImportError):

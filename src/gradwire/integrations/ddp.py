@@ -157,6 +157,7 @@ class Handle:
         self._buckets: list[_Bucket] = []
         self._where: dict[str, tuple[_Bucket, Tensor]] = {}
         self._launched: list[tuple[str, ...]] = []
+        self._steps = 0  # since attach; the engine's count goes on from a restored one
         self._plan: Plan = ()
         self._restored: Plan | None = None
         self._first_bucket: tuple[str, ...] | None = None  # since a state was loaded
@@ -272,6 +273,7 @@ class Handle:
 
     def _commit(self) -> None:
         self.engine.finish_step()
+        self._steps += 1
         for bucket in self._buckets:
             bucket.future.set_result(bucket.result)
 
@@ -327,7 +329,7 @@ class Handle:
             "skipped_steps": engine.skipped_steps,
             "payload_bytes": 0 if driver is None else driver.meter.payload_bytes,
             "sent_bytes": sent,
-            "sent_bytes_per_step": sent / engine.step if engine.step else 0.0,
+            "sent_bytes_per_step": sent / self._steps if self._steps else 0.0,
             "encode_seconds": clock and clock.encode,
             "communicate_seconds": clock and clock.communicate,
             "decode_seconds": clock and clock.decode,
