@@ -67,13 +67,13 @@ def test_no_command_prints_help(capsys):
     assert "Commands:" in capsys.readouterr().out
 
 
-def test_a_failure_that_is_not_the_users_has_exit_code_1(capsys):
+def test_parts_that_do_not_fit_together_are_a_wrong_request(capsys):
     arguments = ["size", "--model", "resnet20", "--codec", "powersgd", "--strategy", "all_gather"]
     message = (
         "gradwire: powersgd cannot run under all_gather: it runs its own rounds of exchanges. "
         "Leave the strategy at 'auto'."
     )
-    fails(capsys, arguments, 1, message)
+    fails(capsys, arguments, 2, message)
 
 
 def test_an_unexpected_exception_is_one_line_and_a_traceback_on_request(capsys, monkeypatch, tmp_path):

@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from gradwire.core.errors import ConfigError
+from gradwire.core.errors import ConfigError, LaunchFailed
 
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
