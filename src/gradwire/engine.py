@@ -113,8 +113,7 @@ class Engine:
                 mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
             self.memory.update(sent, own, ctx)
         out = mean.to(x.dtype) if not rest.segments else self._merge(x, layout, picked, mean, rest, dense)
-        if self._transaction.pending:  # else there is nothing that a bad step could spoil
-            self._finite.append(zero_or_nan(out) == 0)
+        self._finite.append(zero_or_nan(out) == 0)
         return out
 
     def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:

@@ -379,8 +379,8 @@ def test_memory_does_not_grow_without_bound(codec):
         return
     c, sizes = cluster(codec), []
     for step in range(200):
-        c.reduce({"w": [normal(32, 32, seed=step * 3 + w) for w in range(3)]})
-        sizes.append(float(mean_of(c.memory("w")).norm()))
+        c.reduce({n: [normal(*s, seed=step * 3 + w) for w in range(3)] for n, s in (("w", (32, 32)), ("b", (60,)))})
+        sizes.append(float(mean_of(c.memory("w")).norm() + 4 * mean_of(c.memory("b")).norm()))
     assert sizes[-1] <= 2.5 * max(sizes[75:100])
 
 

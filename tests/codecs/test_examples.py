@@ -235,6 +235,24 @@ def test_powersgd_basis_is_shared_and_the_mean_is_projected():
     assert q[0].equal(q[1])
 
 
+def test_powersgd_sends_vectors_exactly():
+    a, b = normal(17, seed=1), normal(17, seed=2)
+    out = cluster("powersgd", 2).reduce({"w": [normal(20, 30)] * 2, "b": [a, b]})
+    torch.testing.assert_close(out["b"], (a + b) / 2)
+
+
+def test_powersgd_warm_start_converges_to_the_best_approximation():
+    """Power iteration over the steps: a fixed matrix with a slowly falling spectrum needs more than one."""
+    u, v = torch.linalg.qr(normal(40, 40)).Q, torch.linalg.qr(normal(40, 40, seed=1)).Q
+    spectrum = 0.8 ** torch.arange(40)
+    x = u * spectrum @ v
+    best = spectrum[2:].norm()
+    c = cluster("powersgd(rank=2)", 1, memory="none")
+    errors = [float((c.reduce({"w": [x]})["w"] - x).norm() / best) for _ in range(30)]
+    assert errors[0] > 1.05
+    assert errors[-1] < 1.001
+
+
 def test_powersgd_recovers_from_a_zero_gradient():
     x = normal(20, 1) @ normal(1, 30, seed=1)
     c = cluster("powersgd(rank=1)", 1)

@@ -390,3 +390,17 @@ def reduce_misshapen(rank: int) -> str:
 def test_a_result_of_another_shape_is_not_handed_to_ddp(pool: Pool) -> None:
     told = "misshapen: reduced torch.float32[2000] to torch.float32[1999]"
     assert pool.run(2, reduce_misshapen) == [told, told]
+
+
+def attach_differently(rank: int, first: dict, other: dict) -> str:
+    options = first if rank == 0 else other
+    return message(gradwire.Incompatible, gradwire.attach, wrap(), options.pop("codec"), **options)
+
+
+def test_ranks_with_different_arguments_are_told_at_once(pool: Pool) -> None:
+    told = pool.run(2, attach_differently, {"codec": "topk", "seed": 1}, {"codec": "topk(ratio=0.1)", "seed": 2})
+    rest = "memory error_feedback, strategy auto, mode overlap, compress matrices"
+    assert told == 2 * [
+        f"attach: the ranks disagree. Rank 0 has codec topk, {rest}, seed 1, nmse_every 0; rank 1 has codec "
+        f"topk(ratio=0.1), {rest}, seed 2, nmse_every 0. Call attach with the same arguments on all ranks."
+    ]

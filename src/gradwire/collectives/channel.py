@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from gradwire.collectives.executor import Executor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,34 @@ def channel_over(group: dist.ProcessGroup, device: torch.device) -> Channel:
     if group not in _channels:
         ranks = dist.get_process_group_ranks(group)
         options = getattr(group._get_backend(device), "options", None)
+        subgroup = len(ranks) < dist.get_world_size()
+        if subgroup:
+            _level_group_counts(group)
         copy = dist.new_group(
             ranks=ranks,
             timeout=getattr(options, "_timeout", None),
             backend=dist.get_backend(group),
             # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
+            use_local_synchronization=subgroup,
         )
         _channels[group] = Channel(copy, Executor("gradwire", device))
         weakref.finalize(group, _channels[group].executor.close)
     return _channels[group]
+
+
+def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
+    """What each rank of the group handed in, in order of rank."""
+    values: list[T] = [value] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _level_group_counts(group: dist.ProcessGroup) -> None:
+    """Make all ranks members of equally many groups.
+
+    With local synchronisation torch names a group after its ranks and the number of groups its maker is in. Ranks that
+    are in different numbers of groups would wait for each other under different names, for ever.
+    """
+    mine = len(dist.distributed_c10d._world.pg_names)
+    for _ in range(max(everyones(group, mine)) - mine):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)

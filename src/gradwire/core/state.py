@@ -107,11 +107,6 @@ class Transaction:
         self._flats: dict[tuple[str, Layout], Tensor] = {}
         self._entries: dict[tuple[str, str], Entry | None] = {}
 
-    @property
-    def pending(self) -> bool:
-        """Whether anything was written."""
-        return bool(self._flats or self._entries)
-
     def get(self, kind: str, name: str) -> Tensor | None:
         entry = self.store.get(kind, name)
         return None if entry is None else entry.tensor

@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.collectives.c10d import ProcessGroupDriver
-from gradwire.collectives.channel import channel_over
+from gradwire.collectives.channel import channel_over, everyones
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.layout import Layout
@@ -121,10 +121,15 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
             "gradwire: torch.compile's python_reducer ignores what a hook returns. Set "
             "torch._dynamo.config.optimize_ddp = True, or compile without it."
         )
-    if state.handle is not None:
-        return state.handle._on_bucket(bucket)
     model = state.model()
     assert model is not None, "its hook is called, so the model is alive"
+    if not getattr(model, "_divide_by_initial_world_size", True):
+        raise Incompatible(
+            "gradwire: join(divide_by_initial_world_size=False) averages over the ranks that still have data, and a "
+            "hook cannot know them. Use join(divide_by_initial_world_size=True)."
+        )
+    if state.handle is not None:
+        return state.handle._on_bucket(bucket)
     group = model.process_group
     mean = bucket.buffer().mul_(1.0 / dist.get_world_size(group))  # detached: what DDP does by itself
     work = dist.all_reduce(mean, group=group, async_op=True)
@@ -169,9 +174,19 @@ class Handle:
                 stacklevel=3,
             )
             return
+        _check_agreement(self._group, self._set_up())
         channel = channel_over(self._group, self._device)
         self._driver = ProcessGroupDriver(channel.group)
         self._executor = channel.executor
+
+    def _set_up(self) -> str:
+        """All that the ranks must have in common."""
+        engine = self.engine
+        strategy = "auto" if engine.strategy is None else to_spec(engine.strategy)
+        return (
+            f"codec {engine.codec.spec}, memory {to_spec(engine.memory)}, strategy {strategy}, mode {self.mode}, "
+            f"compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
+        )
 
     # ---------------------------------------------------------------- what DDP calls
 
@@ -185,11 +200,6 @@ class Handle:
         model = self._model()
         if model is not None and model.process_group is not self._group:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
-        if not getattr(model, "_divide_by_initial_world_size", True):
-            raise Incompatible(
-                "gradwire: join(divide_by_initial_world_size=False) averages over the ranks that still have data, and "
-                "a hook cannot know them. Use join(divide_by_initial_world_size=True)."
-            )
         if not self._buckets:
             self._begin_step()
         self._arrive(bucket)
@@ -371,6 +381,17 @@ def _reduced_parameters(model: DistributedDataParallel) -> dict[str, nn.Paramete
     """The parameters whose gradients DDP reduces, in the model's order."""
     named = model.module.named_parameters()
     return {n: p for n, p in named if p.requires_grad and n not in model.parameters_to_ignore}
+
+
+def _check_agreement(group: dist.ProcessGroup, set_up: str) -> None:
+    """Ranks that compress differently would wait for each other, or mix up each other's bytes."""
+    set_ups = everyones(group, set_up)
+    for rank, other in enumerate(set_ups):
+        if other != set_ups[0]:
+            raise Incompatible(
+                f"attach: the ranks disagree. Rank 0 has {set_ups[0]}; rank {rank} has {other}. "
+                "Call attach with the same arguments on all ranks."
+            )
 
 
 def _check_model(model: DistributedDataParallel) -> None:
