@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.collectives.executor import Executor
+from gradwire.core.errors import Incompatible
 
 T = TypeVar("T")
 
@@ -45,11 +46,22 @@ def channel_over(group: dist.ProcessGroup, device: torch.device) -> Channel:
     return _channels[group]
 
 
-def everyones(group: dist.ProcessGroup, value: T) -> list[T]:
+def _everyones(group: dist.ProcessGroup, value: T) -> list[T]:
     """What each rank of the group handed in, in order of rank."""
     values: list[T] = [value] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def check_agreement(group: dist.ProcessGroup, set_up: str) -> None:
+    """Ranks that compress differently would wait for each other, or mix up each other's bytes."""
+    set_ups = _everyones(group, set_up)
+    for rank, other in enumerate(set_ups):
+        if other != set_ups[0]:
+            raise Incompatible(
+                f"attach: the ranks disagree. Rank 0 has {set_ups[0]}; rank {rank} has {other}. "
+                "Call attach with the same arguments on all ranks."
+            )
 
 
 def _level_group_counts(group: dist.ProcessGroup) -> None:
@@ -59,5 +71,5 @@ def _level_group_counts(group: dist.ProcessGroup) -> None:
     are in different numbers of groups would wait for each other under different names, for ever.
     """
     mine = len(dist.distributed_c10d._world.pg_names)
-    for _ in range(max(everyones(group, mine)) - mine):
+    for _ in range(max(_everyones(group, mine)) - mine):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)

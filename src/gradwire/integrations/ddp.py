@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.collectives.c10d import ProcessGroupDriver
-from gradwire.collectives.channel import channel_over, everyones
+from gradwire.collectives.channel import channel_over, check_agreement
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.layout import Layout
@@ -174,7 +174,7 @@ class Handle:
                 stacklevel=3,
             )
             return
-        _check_agreement(self._group, self._set_up())
+        check_agreement(self._group, self._set_up())
         channel = channel_over(self._group, self._device)
         self._driver = ProcessGroupDriver(channel.group)
         self._executor = channel.executor
@@ -381,17 +381,6 @@ def _reduced_parameters(model: DistributedDataParallel) -> dict[str, nn.Paramete
     """The parameters whose gradients DDP reduces, in the model's order."""
     named = model.module.named_parameters()
     return {n: p for n, p in named if p.requires_grad and n not in model.parameters_to_ignore}
-
-
-def _check_agreement(group: dist.ProcessGroup, set_up: str) -> None:
-    """Ranks that compress differently would wait for each other, or mix up each other's bytes."""
-    set_ups = everyones(group, set_up)
-    for rank, other in enumerate(set_ups):
-        if other != set_ups[0]:
-            raise Incompatible(
-                f"attach: the ranks disagree. Rank 0 has {set_ups[0]}; rank {rank} has {other}. "
-                "Call attach with the same arguments on all ranks."
-            )
 
 
 def _check_model(model: DistributedDataParallel) -> None:
