@@ -43,7 +43,7 @@ OUTSIDE = {
     "subprocess": ["bench/*.py", "core/records.py"],
     "typer": ["cli/*.py"],
     "rich": ["cli/*.py"],
-    "numpy": [],
+    "numpy": ["kernels/*/cpu.py"],
     "matplotlib": ["report/*.py"],
 }
 # parts that must load without torch

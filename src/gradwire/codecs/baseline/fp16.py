@@ -16,13 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
+from gradwire.kernels.cast import from_half, to_half
 
 
 @register
@@ -44,10 +44,10 @@ class FP16(Codec):
         return Traits(combine=Combine.SUM, elementwise=True, delta=0.0)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        return Payload((x if self.scale == 1 else x * self.scale).to(torch.float16))
+        return Payload(to_half(x if self.scale == 1 else x * self.scale))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        x = payload.data.float()
+        x = from_half(payload.data)
         return x if self.scale == 1 else x / self.scale
 
     def payload_bytes(self, numel: int) -> int:

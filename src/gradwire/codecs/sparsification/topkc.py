@@ -30,6 +30,7 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Sum
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
+from gradwire.kernels.cast import from_half, to_half
 
 
 @register
@@ -83,10 +84,10 @@ class TopKC(Codec):
         energy = yield Sum(chunks.square().sum(1).to(torch.bfloat16))
         kept = energy.float().sort(descending=True, stable=True).indices[: self.kept_chunks(x.numel())]
         scale = _power_of_two(energy.float().amax()) / ctx.workers
-        mine = (chunks[kept] * scale).to(torch.float16)
-        own = self._place(mine.float() / scale, kept, x) if ctx.wants_own else None
+        mine = to_half(chunks[kept] * scale)
+        own = self._place(from_half(mine) / scale, kept, x) if ctx.wants_own else None
         total = yield Sum(mine)
-        return self._place(total.float() / (scale * ctx.workers), kept, x), own
+        return self._place(from_half(total) / (scale * ctx.workers), kept, x), own
 
     def _place(self, values: Tensor, kept: Tensor, x: Tensor) -> Tensor:
         """The chunks `kept` hold `values`, all others zero."""

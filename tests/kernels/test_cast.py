@@ -1,0 +1,40 @@
+"""Both back ends of the cast give the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.kernels.cast import cpu, from_half, reference, to_half
+
+EVERY_HALF = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
+
+
+def bits(x):
+    return x.view(torch.int16 if x.dtype == torch.float16 else torch.int32)
+
+
+def test_every_half_precision_number_comes_through_exactly():
+    finite = EVERY_HALF[~EVERY_HALF.isnan()]
+    assert bits(cpu.from_half(finite)).equal(bits(reference.from_half(finite)))
+    assert bits(cpu.to_half(finite.float())).equal(bits(finite))
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e-3, 1.0, 1e4, 1e6, 1e30])
+def test_rounding_is_that_of_torch(scale):
+    x = scale * torch.randn(20_001, generator=torch.Generator().manual_seed(0))
+    assert bits(cpu.to_half(x)).equal(bits(reference.to_half(x)))
+
+
+def test_ties_go_to_even_and_nan_stays_nan():
+    x = torch.tensor([1 + 2.0**-11, 1 + 3 * 2.0**-11, 65519.0, 65520.0, -1e9, float("nan"), 2.0**-25, 3 * 2.0**-26])
+    wanted = [1.0, 1 + 2.0**-9, 65504.0, float("inf"), -float("inf"), float("nan"), 0.0, 2.0**-24]
+    for back_end in (cpu, reference):
+        assert str(back_end.to_half(x).tolist()) == str(wanted)
+
+
+def test_shapes_strides_and_empty_tensors():
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)).t()[:, ::2]
+    assert to_half(x).equal(x.half())
+    assert from_half(x.half()).equal(x.half().float())
+    assert to_half(torch.empty(0, 3)).shape == (0, 3)
