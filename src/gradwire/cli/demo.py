@@ -30,16 +30,24 @@ def demo(
     codec: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CODEC", help="A codec to show, instead of the usual three; may be repeated.", show_default=False
+            "--codec",
+            metavar="CODEC",
+            help="A codec to show, instead of the usual three; may be repeated.",
+            show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="Number of workers: processes on this machine.")] = 4,
-    steps: Annotated[int, typer.Option(metavar="N", help="Training steps of each configuration.")] = 120,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of weights, images and codecs.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", help="Number of workers: processes on this machine.")
+    ] = 4,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps of each configuration.")] = 120,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights, images and codecs.")] = 0,
     record: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Append one record per configuration to this .jsonl file.", show_default=False
+            "--record",
+            metavar="FILE",
+            help="Append one record per configuration to this .jsonl file.",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,

@@ -19,21 +19,27 @@ if TYPE_CHECKING:
 
 def size(
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="A model's name, or module:factory for your own.", show_default=False)
+        str,
+        typer.Option(
+            "--model", metavar="MODEL", help="A model's name, or module:factory for your own.", show_default=False
+        ),
     ],
     codec: Annotated[
-        str, typer.Option(metavar="CODEC", help='A codec, such as "powersgd(rank=2)".', show_default=False)
+        str, typer.Option("--codec", metavar="CODEC", help='A codec, such as "powersgd(rank=2)".', show_default=False)
     ],
-    workers: Annotated[int, typer.Option(metavar="N", help="Number of workers.")] = 4,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Number of workers.")] = 4,
     strategy: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="How payloads travel: auto, all_reduce, all_gather or scatter_reduce_gather."
+            "--strategy",
+            metavar="NAME",
+            help="How payloads travel: auto, all_reduce, all_gather or scatter_reduce_gather.",
         ),
     ] = "auto",
     compress: Annotated[
         str,
         typer.Option(
+            "--compress",
             metavar="WHAT",
             help="matrices: vectors and tiny tensors travel as they are; all: the codec gets everything.",
         ),
