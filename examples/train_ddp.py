@@ -97,7 +97,7 @@ def report(model: DistributedDataParallel, handle: gradwire.Handle, device: torc
 
 def start() -> torch.device:
     """Join the process group that torchrun describes."""
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # NCCL wants a GPU for each rank
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
