@@ -43,8 +43,9 @@ def test_the_page_shows_every_configuration_and_marks_what_is_computed():
     screen.print(page(outcomes))
     text = screen.file.getvalue()
     rows = {line.split("  ")[1]: line.split() for line in text.splitlines() if line[2:].startswith(labels)}
-    assert rows["fp32 DDP"][2:] == ["50.0", "(50-50)", "8", "MB", "90.0%", "-", "64", "ms", "-", "-"]
-    assert rows["fp16"][1:] == ["100.0", "(100-100)", "2", "MB", "90.0%", "10/20/5", "16", "ms", "960", "Mbit/s", "-"]
+    assert rows["fp32 DDP"][2:] == ["50.0", "(50-50)", "8", "MB", "0.500", "90.0%", "-", "64", "ms", "-", "-"]
+    time, sent, quality = ["100.0", "(100-100)"], ["2", "MB"], ["0.500", "90.0%"]
+    assert rows["fp16"][1:] == [*time, *sent, *quality, "10/20/5", "16", "ms", "960", "Mbit/s", "-"]
     assert rows["topk(ratio=0.01)"][-4:] == ["600", "Mbit/s", "240", "Mbit/s"]
     assert "*: computed from bytes and measured steps, not measured" in text
     assert "Computed, not measured:" in text
