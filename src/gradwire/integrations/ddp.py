@@ -251,8 +251,6 @@ class Handle:
             self._launched.append(unit)
             self._executor.submit(partial(self._reduce, unit))
         if last:
-            left = tuple(n for n in self._where if not any(n in u for u in self._launched))
-            assert not left, f"parameters in no unit: {left}"
             self._executor.submit(self._commit)
 
     def _by_dtype(self) -> list[tuple[str, ...]]:
