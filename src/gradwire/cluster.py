@@ -81,6 +81,11 @@ class VirtualCluster:
         self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
         return {name: self._outputs[name][0] for name in gradients}
 
+    def observe(self, kind: str, values: Mapping[str, Sequence[Tensor]]) -> None:
+        """Tell the codecs something about the coming step: one tensor per worker for each name."""
+        for rank, engine in enumerate(self.engines):
+            engine.observe(kind, {name: tensors[rank] for name, tensors in values.items()})
+
     def outputs(self, name: str) -> list[Tensor]:
         """What each worker holds after the last step."""
         return self._outputs[self._known(name)]

@@ -85,6 +85,7 @@ class Engine:
         self.gradient_scale = 1.0  # loss scale over learning rate: the units of today's gradient
         self._kept_scale: float | Tensor = 1.0  # the units of what the memories hold
         self._transaction = Transaction(self.store)
+        self._observed: dict[str, dict[str, Tensor]] = {}
         self._finite: list[Tensor] = []
         self._squares: tuple[Tensor | float, Tensor | float] = (0.0, 0.0)  # of measured errors, and of exact means
         self._split = cache(self._split_uncached)
@@ -98,7 +99,7 @@ class Engine:
         gradient = x if not rest.segments else _join(x, parts, picked)
         if not self.codec.traits.lossless:
             gradient = gradient.float()
-        ctx = self._context(picked)
+        ctx = self._context(picked, gradient)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
         sent = sent if self.codec.traits.elementwise else sent + zero_or_nan(sent)
         beside = self._beside(x, parts, picked, rest, sent)
@@ -121,7 +122,7 @@ class Engine:
             return sent, sent if ctx.wants_own else None
         return (yield from self._running.reduce(sent, ctx))
 
-    def _context(self, layout: Layout) -> Context:
+    def _context(self, layout: Layout, gradient: Tensor) -> Context:
         strategy = choose(self.codec, self.strategy, layout.numel, self.workers)
         return Context(
             layout=layout,
@@ -130,6 +131,8 @@ class Engine:
             rank=self.rank,
             workers=self.workers,
             strategy=strategy,
+            gradient=gradient,
+            observed=self._observed,
             rescale=self.gradient_scale / self._kept_scale,
             wants_own=self.memory.keeps,
             owner_memory=self.memory.keeps and self.codec.traits.averages,
@@ -206,6 +209,13 @@ class Engine:
 
     # ---------------------------------------------------------------- one step
 
+    def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
+        """Tell the codec something about the coming step that gradients do not show, parameter by parameter.
+
+        The codec `variance`, for one, asks for "squares": the sum of the squares of per-example gradients.
+        """
+        self._observed.setdefault(kind, {}).update(values)
+
     def finish_step(self) -> None:
         """All units of this step are reduced: commit what they wrote, if all of it is finite."""
         if self._finite:
@@ -217,6 +227,7 @@ class Engine:
             elif bool(finite):
                 self._kept_scale = self.gradient_scale
         self._finite.clear()
+        self._observed = {}
         self.step += 1
 
     @property

@@ -1,25 +1,29 @@
 """What a codec sends for a given set of tensors, exactly, without sending or computing anything.
 
 The engine's own program is run on meta tensors by the tracing driver, so there is no second formula that could
-drift from what the network sees. A codec that cannot run on meta tensors is traced on small random ones instead.
+drift from what the network sees. A codec whose sizes depend on the data has no exact answer: it is run on the CPU for a
+few steps of Gaussian noise at the scale of usual gradients, with its memory, and the last step is reported.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from gradwire.collectives import trace as driver
 from gradwire.collectives.trace import TracedExchange
-from gradwire.core.codec import Codec, Strategy
+from gradwire.core.codec import Codec, Strategy, codecs
 from gradwire.core.errors import ConfigError, GradwireError
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.engine import Engine
 from gradwire.kernels.random import normal
+
+STEPS = 6  # of noise, until the memory of a codec without a fixed size has filled
+SCALE = 1e-3  # of the noise
 
 
 @dataclass(frozen=True)
@@ -68,26 +72,34 @@ def trace(
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"trace: `workers` must be a whole number of at least 1, got {workers!r}")
     layout = Layout.of(tensors)
+    built = codecs.build(codec) if isinstance(codec, str) else codec
+    run = partial(_run, built, layout, workers, strategy, compress)
     try:
-        exchanges = _run(codec, layout, workers, strategy, compress, torch.device("meta"))
+        exchanges = run("meta", 1, "none") if built.traits.fixed_size else run("cpu", STEPS, "default")
     except GradwireError:
         raise
-    except (NotImplementedError, RuntimeError):
-        exchanges = _run(codec, layout, workers, strategy, compress, torch.device("cpu"))
-    name = codec if isinstance(codec, str) else codec.spec
-    return Trace(name, workers, layout.numel, tuple(exchanges))
+    except (NotImplementedError, RuntimeError):  # a codec that looks at its data
+        exchanges = run("cpu", 1, "none")
+    return Trace(codec if isinstance(codec, str) else codec.spec, workers, layout.numel, tuple(exchanges))
 
 
 def _run(
-    codec: str | Codec,
+    codec: Codec,
     layout: Layout,
     workers: int,
     strategy: str | Strategy,
     compress: str,
-    device: torch.device,
+    device: str,
+    steps: int,
+    memory: str,
 ) -> list[TracedExchange]:
-    engine = Engine(codec, memory="none", strategy=strategy, compress=compress, workers=workers)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        x = normal(Random().shared("trace"), (layout.numel,), device)
-        return driver.run(engine.reduce(x, layout), workers)
+    """The exchanges of the last of `steps` steps."""
+    engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, workers=workers)
+    engine.step = codec.settled
+    exchanges: list[TracedExchange] = []
+    with torch.no_grad():
+        for step in range(steps):
+            x = SCALE * normal(Random(step=step).shared("trace"), (layout.numel,), torch.device(device))
+            exchanges = driver.run(engine.reduce(x, layout), workers)
+            engine.finish_step()
+    return exchanges

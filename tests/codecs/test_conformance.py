@@ -167,11 +167,13 @@ def test_payload_bytes_is_the_payload(codec, numel):
 @each_strategy
 @pytest.mark.parametrize("workers", [2, 5])
 def test_traced_bytes_are_the_bytes_that_leave(codec, strategy, workers):
-    grads = gradients(workers)
-    c = cluster(codec, workers, strategy=strategy)
-    c.reduce(grads)
     if not codec.traits.fixed_size:
         return
+    grads = gradients(workers)
+    c = cluster(codec, workers, strategy=strategy)
+    for engine in c.engines:
+        engine.step = codec.settled
+    c.reduce(grads)
     shapes = [(n, ts[0].shape) for n, ts in grads.items()]
     traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
     assert (traced.payload_bytes, traced.sent_bytes) == (c.payload_bytes, c.sent_bytes)
@@ -180,6 +182,8 @@ def test_traced_bytes_are_the_bytes_that_leave(codec, strategy, workers):
 @each_codec
 def test_no_step_depends_on_the_data_in_its_control_flow(codec):
     """Meta tensors have no data: a host synchronisation or a data-dependent branch fails here."""
+    if not codec.traits.fixed_size:
+        return  # the host must know how much to send
     layout = Layout.of([("a", (40, 30)), ("b", (17,))])
     memory = codec.traits.memory
     engine = Engine(codec, memory=memory, compress="all", workers=4)
@@ -192,7 +196,8 @@ def test_no_step_depends_on_the_data_in_its_control_flow(codec):
 @each_codec
 def test_a_large_matrix_gets_smaller_unless_nothing_is_lost(codec):
     traced = trace(codec, [("w", (1024, 1024))], workers=8)
-    assert traced.bits_per_element < 32 or codec.traits.delta == 1  # it claims to lose nothing, so it sends all
+    sends_all = codec.traits.delta == 1 or codec.traits.oracle
+    assert traced.bits_per_element < 32 or sends_all
 
 
 # -------------------------------------------------------------------- claims
@@ -285,7 +290,9 @@ def test_a_shard_can_be_encoded_by_itself_if_it_says_so(codec):
 
 
 @each_strategy
-def test_sign_flips_with_the_gradient(codec, strategy):
+def test_sign_flips_with_the_gradient_if_it_says_so(codec, strategy):
+    if not codec.traits.odd:
+        return
     grads = gradients(3)
     flipped = {n: [-t for t in ts] for n, ts in grads.items()}
     a, b = (cluster(codec, strategy=strategy).reduce(g) for g in (grads, flipped))
@@ -294,7 +301,9 @@ def test_sign_flips_with_the_gradient(codec, strategy):
 
 
 @each_strategy
-def test_result_scales_with_the_gradient(codec, strategy):
+def test_result_scales_with_the_gradient_if_it_says_so(codec, strategy):
+    if not codec.traits.homogeneous:
+        return
     grads = gradients(3, scale=1.0)
     a, b = (cluster(codec, strategy=strategy).reduce(g) for g in (grads, gradients(3, scale=0.25)))
     for name in grads:
@@ -317,10 +326,11 @@ def test_workers_with_the_same_gradient_get_what_one_alone_would(codec, strategy
 @each_strategy
 def test_the_average_over_many_steps_is_the_mean(codec, strategy):
     """Without memory. (With one, this follows from what is owed: it is exact and does not grow.)"""
-    if not codec.traits.averages or codec.traits.memory != "none":
+    traits = codec.traits
+    if not traits.averages or not (traits.unbiased or (traits.elementwise and traits.memory == "none")):
         return
     grads = {"w": [normal(40, 30, seed=w) + 1 for w in range(3)]}
-    c, steps = cluster(codec, strategy=strategy), 100
+    c, steps = cluster(codec, memory="none", strategy=strategy), 100
     total = sum(c.reduce(grads)["w"].double() for _ in range(steps))
     exact = mean_of(grads["w"])
     omega = codec.traits.omega or 0.0
@@ -404,7 +414,7 @@ def test_regrouping_the_units_keeps_what_is_owed(codec, strategy):
     """DDP rebuilds its buckets after the first step: memories follow the parameters."""
     if codec.traits.memory == "none":
         return
-    c = cluster(codec, strategy=strategy)
+    c = cluster(codec, memory="error_feedback", strategy=strategy)
     shapes = ((40, 30), (17,), (25, 41))
     sent = {f"p{i}": torch.zeros(s, dtype=torch.float64) for i, s in enumerate(shapes)}
     wanted = {n: t.clone() for n, t in sent.items()}

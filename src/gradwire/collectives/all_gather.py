@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Context, Reduced, Strategy, strategies
+from gradwire.core.codec import Codec, Context, Reduced, Strategy, encode, strategies
 from gradwire.core.exchange import Gather
 
 
@@ -24,10 +24,9 @@ class AllGather(Strategy):
     name: ClassVar[str] = "all_gather"
 
     def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
-        payload = codec.encode(x[None], ctx.rng)
-        own = codec.decode(payload, x.numel(), ctx.rng)[0] if ctx.wants_own else None
+        payload, own = encode(codec, x[None], ctx)
         rows = yield Gather(payload)
-        return codec.combine(rows, x.numel(), ctx.rng)[0], own
+        return codec.combine(rows, x.numel(), ctx.rng)[0], None if own is None else own[0]
 
     def refusal(self, codec: Codec) -> str | None:
         return None

@@ -26,6 +26,7 @@ from gradwire.core.exchange import (
     Payload,
     Program,
     Reduction,
+    Route,
     Scatter,
     as_answer,
     as_batch,
@@ -98,6 +99,8 @@ class ProcessGroupDriver:
     def _begin(self, exchange: Exchange) -> Callable[[], Any]:
         if isinstance(exchange, Reduction):
             return self._reduce(exchange)
+        if isinstance(exchange, Route):
+            return self._route(exchange)
         if exchange.payload.lengths is not None:
             return self._variable(exchange)
         send = exchange.payload.data.contiguous()
@@ -108,6 +111,26 @@ class ProcessGroupDriver:
             receive = torch.empty_like(send)
             wait = self._async(receive, lambda: dist.all_to_all_single(receive, send, group=self.group, async_op=True))
         return lambda: Payload(wait(send))
+
+    def _route(self, exchange: Route) -> Callable[[], Payload | None]:
+        """As an all-to-all in which most rows are empty: backends offer it on every device, sends of one row not."""
+        assert exchange.payload.lengths is None, "rows of a route have a fixed size"
+        row = exchange.payload.data.contiguous()
+        counts = [
+            [row.shape[1] if r == peer else 0 for r in range(self.workers)] for peer in (exchange.to, exchange.source)
+        ]
+        send = row[0] if exchange.to is not None else row[0, :0]
+        receive = torch.empty_like(row[0]) if exchange.source is not None else row.new_empty(0)
+        wait = self._async(
+            row,
+            lambda: dist.all_to_all_single(receive, send, counts[1], counts[0], group=self.group, async_op=True),
+        )
+
+        def finish() -> Payload | None:
+            wait(send)
+            return None if exchange.source is None else Payload(receive.view(1, -1))
+
+        return finish
 
     def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
         tensor = exchange.tensor.contiguous()

@@ -16,6 +16,7 @@ from gradwire.core.exchange import (
     Payload,
     Program,
     Reduction,
+    Route,
     Scatter,
     as_answer,
     as_batch,
@@ -65,10 +66,26 @@ def _combine(column: Sequence[Exchange], meters: Sequence[Meter]) -> list[Any]:
             assert isinstance(other, Reduction)
             total = torch.maximum(total, other.tensor) if isinstance(first, Max) else total + other.tensor
         return [total] * workers
+    if isinstance(first, Route):
+        return _routed([e for e in column if isinstance(e, Route)])
     payloads = [e.payload for e in column if isinstance(e, Gather | Scatter)]
     if isinstance(first, Gather):
         return [stack(payloads)] * workers
     return [stack([row(p, rank) for p in payloads]) for rank in range(workers)]
+
+
+def _routed(column: list[Route]) -> list[Payload | None]:
+    """What arrives at each worker; sender and receiver must agree."""
+    for rank, route in enumerate(column):
+        if route.to is not None and column[route.to].source != rank:
+            raise ExchangeFailed(
+                f"worker {rank} sends to worker {route.to}, which expects a row from {column[route.to].source}"
+            )
+        if route.source is not None and column[route.source].to != rank:
+            raise ExchangeFailed(
+                f"worker {rank} expects a row from worker {route.source}, which sends to {column[route.source].to}"
+            )
+    return [None if route.source is None else column[route.source].payload for route in column]
 
 
 def row(payload: Payload, index: int) -> Payload:

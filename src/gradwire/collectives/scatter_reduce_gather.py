@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, strategies
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, encode, strategies
 from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Scatter
 from gradwire.core.layout import Layout
@@ -48,8 +48,7 @@ class ScatterReduceGather(Strategy):
     def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
         shard = shard_length(codec, x.numel(), ctx.workers)
         low = ctx.rank * shard
-        up = codec.encode(F.pad(x, (0, ctx.workers * shard - x.numel())).view(ctx.workers, shard), ctx.rng)
-        own = codec.decode(up, shard, ctx.rng).view(-1)[: x.numel()] if ctx.wants_own else None
+        up, own = encode(codec, F.pad(x, (0, ctx.workers * shard - x.numel())).view(ctx.workers, shard), ctx)
         received = yield Scatter(up)
         mean = codec.combine(received, shard, ctx.rng.at(low))
 
@@ -65,7 +64,7 @@ class ScatterReduceGather(Strategy):
             lost = (mean - down.decode(result, shard, rng.at(low)))[0, : held.numel]
             ctx.state.put_flat(OWNER_ERROR, held, lost)
         rows = yield Gather(result, relay=True)
-        return down.decode(rows, shard, rng).view(-1)[: x.numel()], own
+        return down.decode(rows, shard, rng).view(-1)[: x.numel()], None if own is None else own.view(-1)[: x.numel()]
 
     def refusal(self, codec: Codec) -> str | None:
         if codec.traits.combine is Combine.ROUNDS or not codec.traits.shards:

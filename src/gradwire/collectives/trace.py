@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradwire.collectives.local import stack
-from gradwire.core.exchange import Exchange, Gather, Program, Reduction, as_answer, as_batch
+from gradwire.core.exchange import Exchange, Gather, Program, Reduction, Route, as_answer, as_batch
 
 
 @dataclass(frozen=True)
 class TracedExchange:
     """One exchange of one worker."""
 
-    kind: str  # sum, max, gather or scatter
+    kind: str  # sum, max, gather, scatter or route
     round: int  # exchanges of the same round travel together
     payload_bytes: int  # of this worker's own gradient
     sent_bytes: int  # that leave this worker
@@ -44,4 +44,6 @@ def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchan
 def _echo(exchange: Exchange, workers: int) -> Any:
     if isinstance(exchange, Reduction):
         return exchange.tensor
+    if isinstance(exchange, Route):
+        return None if exchange.source is None else exchange.payload
     return stack([exchange.payload] * workers) if isinstance(exchange, Gather) else exchange.payload

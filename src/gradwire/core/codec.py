@@ -22,7 +22,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
@@ -60,6 +61,9 @@ class Traits:
     sparse: bool = False  # sends some elements as they are and nothing of the others
     shards: bool = True  # a shard of the gradient can be encoded by itself
     averages: bool = True  # the result estimates the mean; False for a vote, which keeps signs only
+    odd: bool = True  # C(-x) = -C(x) for the same random numbers
+    homogeneous: bool = True  # C(s x) = s C(x) for s > 0; False where a bound is an absolute number
+    oracle: bool = False  # knows what no practical method can know: for comparison only
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,10 @@ class Context:
     rank: int
     workers: int
     strategy: Strategy | None = None
+    gradient: Tensor | None = None  # the worker's gradient as it came, before its memory added to it
+    observed: Mapping[str, Mapping[str, Tensor]] = field(
+        default_factory=dict
+    )  # what the user told: kind, parameter, tensor
     rescale: float | Tensor = (
         1.0  # turns what was kept into today's units, after a change of loss scale or learning rate
     )
@@ -117,6 +125,11 @@ class Codec(ABC):
         """Elements that must stay in one shard: shard lengths are multiples of this."""
         return 8
 
+    @property
+    def settled(self) -> int:
+        """The first step from which on all steps send alike: after a warm-up, say. Sizes are traced there."""
+        return 0
+
     def encode(self, x: Tensor, rng: Random) -> Payload:
         """Encode each row of `x`, float32 of shape (rows, numel)."""
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `encode`")
@@ -124,6 +137,11 @@ class Codec(ABC):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         """Decode to float32 of shape (rows, numel)."""
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `decode`")
+
+    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
+        """`encode`, and what everybody will decode from it; override where one pass over memory gives both."""
+        payload = self.encode(x, rng)
+        return payload, self.decode(payload, x.shape[1], rng)
 
     def payload_bytes(self, numel: int) -> int:
         """Size of one encoded row: exact for fixed-size codecs, an upper bound for others."""
@@ -147,6 +165,11 @@ class Codec(ABC):
     def config(self) -> dict[str, Any]:
         """The parameters, ready for JSON."""
         return dataclasses.asdict(self)
+
+
+def encode(codec: Codec, x: Tensor, ctx: Context) -> tuple[Payload, Tensor | None]:
+    """The payload, and this worker's own share if anybody wants it."""
+    return codec.encode_own(x, ctx.rng) if ctx.wants_own else (codec.encode(x, ctx.rng), None)
 
 
 def zero_or_nan(x: Tensor) -> Tensor:

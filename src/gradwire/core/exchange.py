@@ -5,6 +5,7 @@
 | `Sum`, `Max` | a tensor | the elementwise sum or maximum | 2 (n-1)/n of the tensor (ring) |
 | `Gather` | a payload of one row | n rows, one a worker | n-1 copies of the payload |
 | `Scatter` | a payload of n rows | n rows: row r of worker i arrives at worker r as row i | all rows but its own |
+| `Route` | a payload of one row | the row that another worker sent here, or None | the payload, if it goes anywhere |
 
 A generator yields one exchange, or a tuple of exchanges that may travel together, and is sent the
 answer, or the tuple of answers. What it yields belongs to the driver from then on (it may be reduced in
@@ -101,7 +102,28 @@ class Scatter:
         return self.payload.nbytes - self.payload.row_bytes(rank)
 
 
-Exchange: TypeAlias = Reduction | Gather | Scatter
+@dataclass(frozen=True)
+class Route:
+    """One row goes to worker `to`, and one comes from worker `source`; None: none does.
+
+    For rings, trees and swaps of partners. All workers take part in the round, each `to` must name a worker whose
+    `source` names it back, and all rows must have the same size. `relay` marks rows that carry a partial result.
+    """
+
+    payload: Payload
+    to: int | None
+    source: int | None
+    relay: bool = False
+
+    @property
+    def payload_bytes(self) -> int:
+        return 0 if self.relay else self.payload.nbytes
+
+    def sent_bytes(self, workers: int, rank: int) -> int:
+        return 0 if self.to is None or self.to == rank else self.payload.nbytes
+
+
+Exchange: TypeAlias = Reduction | Gather | Scatter | Route
 R = TypeVar("R")
 Program: TypeAlias = Generator[Any, Any, R]  # yields Exchange | tuple[Exchange, ...], returns R
 

@@ -34,8 +34,16 @@ class Scaled(Codec):
     def alignment(self) -> int:
         return self.codec.alignment
 
+    @property
+    def settled(self) -> int:
+        return self.codec.settled
+
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return self.codec.encode(x, rng)
+
+    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
+        payload, own = self.codec.encode_own(x, rng)
+        return payload, own * self.factor
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return self.codec.decode(payload, numel, rng) * self.factor

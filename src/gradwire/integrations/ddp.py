@@ -322,6 +322,10 @@ class Handle:
                         f"{ours} in this model; load the state that was saved with this model"
                     )
 
+    def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
+        """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
+        self.engine.observe(kind, values)
+
     def stats(self) -> dict[str, Any]:
         """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
         engine, driver = self.engine, self._driver

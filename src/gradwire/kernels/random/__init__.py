@@ -34,6 +34,15 @@ def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tenso
     return (words(stream, shape, device) >> 8).float() * 2.0**-24
 
 
+def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Float32 midpoints of 2¹⁶ cells of [0, 1): element i is half-word i mod 2, the lower first, of word i div 2."""
+    first, skip = divmod(stream.offset, 2)
+    numel = math.prod(shape)
+    draws = words(Stream(stream.key, first), (-(-(skip + numel) // 2), 1), device)
+    parts = torch.cat((draws & 0xFFFF, draws >> 16), dim=1).view(-1)[skip : skip + numel]
+    return ((parts.float() + 0.5) * 2.0**-16).view(tuple(shape))
+
+
 def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
     """Fair booleans; element i is bit i mod 32 of word i div 32."""
     first, skip = divmod(stream.offset, 32)

@@ -1,0 +1,41 @@
+r"""Sets of k indices below n, in fewer bits than ceil(log2 n) each.
+
+| coding | bits | good for |
+|---|---|---|
+| packed | k·ceil(log2 n) | a handful of indices |
+| bitmap | n | more than about a third of all |
+| elias_fano | k·(l + 1) + ceil(n/2^l), l = floor(log2(n/k)) | everything between: at most k·(3 + log2(n/k)) |
+
+All three have a size that follows from n and k alone; `best` takes the smallest. Elias-Fano keeps the lower l bits of
+each index packed, and the upper parts as a string in which index i of the sorted set sets bit (upper part + i).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gradwire.kernels.indices import reference
+
+CODINGS = ("elias_fano", "bitmap", "packed")
+
+
+def index_bytes(numel: int, count: int, coding: str = "best") -> int:
+    """Bytes of `count` distinct indices below `numel`."""
+    return reference.index_bytes(numel, count, resolve(numel, count, coding))
+
+
+def resolve(numel: int, count: int, coding: str = "best") -> str:
+    """The coding that "best" stands for: the smallest."""
+    if coding != "best":
+        return coding
+    return min(CODINGS, key=lambda c: reference.index_bytes(numel, count, c))
+
+
+def encode(indices: Tensor, numel: int, coding: str = "best") -> Tensor:
+    """(rows, k) int64, distinct and ascending in each row -> (rows, bytes) uint8."""
+    return reference.encode(indices, numel, resolve(numel, indices.shape[1], coding))
+
+
+def decode(data: Tensor, numel: int, count: int, coding: str = "best") -> Tensor:
+    """The inverse: (rows, count) int64, ascending."""
+    return reference.decode(data, numel, count, resolve(numel, count, coding))
