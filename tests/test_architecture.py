@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "memory": {"core"},
     "collectives": {"core"},
     "models": {"core"},
+    "grace": {"core", "kernels"},
     "engine": {"core", "memory", "collectives"},
     "cluster": {"core", "memory", "collectives", "engine"},
     "tracing": {"core", "kernels", "collectives", "engine"},
@@ -25,7 +26,7 @@ MAY_IMPORT = {
     "bench": {"core", "collectives", "memory", "engine", "cluster", "tracing", "integrations", "models"},
     "cli": {"core", "collectives", "tracing", "models", "bench"},
     "__main__": {"cli"},
-    "__init__": {"core", "cluster", "integrations"},
+    "__init__": {"core", "cluster", "grace", "integrations"},
 }
 # outside package -> where it may be imported
 OUTSIDE = {

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradwire import grace
     from gradwire.cluster import VirtualCluster
     from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, codec, codec_names, register
     from gradwire.core.errors import (
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         StateMismatch,
         UnknownName,
     )
-    from gradwire.core.exchange import Gather, Max, Payload, Scatter, Sum
+    from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
     from gradwire.integrations.ddp import Handle, attach
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __all__ = [
     "MissingExtra",
     "Payload",
     "Reduced",
+    "Route",
     "Scatter",
     "StateMismatch",
     "Sum",
@@ -49,6 +51,7 @@ __all__ = [
     "attach",
     "codec",
     "codec_names",
+    "grace",
     "register",
 ]
 
@@ -64,7 +67,8 @@ _HOMES = {
         "StateMismatch",
         "UnknownName",
     ],
-    "gradwire.core.exchange": ["Gather", "Max", "Payload", "Scatter", "Sum"],
+    "gradwire.core.exchange": ["Gather", "Max", "Payload", "Route", "Scatter", "Sum"],
+    "gradwire.grace": ["grace"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -73,7 +77,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gradwire' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    value = globals()[name] = home if home.__name__ == f"gradwire.{name}" else getattr(home, name)
     return value
 
 

@@ -13,7 +13,7 @@ from gradwire.collectives import AllGather, ScatterReduceGather, local
 from gradwire.collectives.choose import MESSAGE_BYTES, choose, possible
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Combine, Traits
-from gradwire.core.exchange import Gather, Max, Payload, Scatter, Sum, together
+from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum, together
 
 
 def normal(*shape, seed=0):
@@ -214,3 +214,25 @@ def test_payloads_of_variable_size_may_be_empty(strategy):
     assert c.reduce({"w": grads})["w"].nonzero()[:, 0].tolist() == [3, 40]
     assert c.reduce({"w": [torch.zeros(50)] * 3})["w"].tolist() == [0] * 50
     assert c.sent_bytes == {"all_gather": 2 * 8, "scatter_reduce_gather": 2 * 8 + 2 * 8}[strategy]
+
+
+def test_a_row_goes_round_the_ring():
+    def program(rank, n):
+        row = Payload(torch.tensor([[rank]], dtype=torch.uint8))
+        for _ in range(n):
+            row = yield Route(row, (rank + 1) % n, (rank - 1) % n)
+        return int(row.data)
+
+    meters = [Meter() for _ in range(4)]
+    assert local.run([program(r, 4) for r in range(4)], meters) == [0, 1, 2, 3]
+    assert [m.sent_bytes for m in meters] == [4] * 4
+
+
+def test_a_row_that_nobody_expects_is_an_error_that_names_both():
+    def program(to, source):
+        return (yield Route(Payload(torch.zeros(1, 1, dtype=torch.uint8)), to, source))
+
+    with pytest.raises(gradwire.ExchangeFailed, match=r"^worker 0 sends to worker 1, which expects a row from None$"):
+        local.run([program(1, None), program(None, None)], [Meter(), Meter()])
+    with pytest.raises(gradwire.ExchangeFailed, match=r"^worker 1 expects a row from worker 0, which sends to None$"):
+        local.run([program(None, None), program(None, 0)], [Meter(), Meter()])
