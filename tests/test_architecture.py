@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "cluster": {"core", "memory", "collectives", "engine"},
     "tracing": {"core", "kernels", "collectives", "engine"},
     "integrations": {"core", "memory", "collectives", "engine"},
-    "bench": {"core", "collectives", "memory", "engine", "cluster", "tracing", "integrations", "models"},
+    "bench": {"core", "kernels", "collectives", "memory", "engine", "cluster", "tracing", "integrations", "models"},
     "cli": {"core", "collectives", "tracing", "models", "bench"},
     "__main__": {"cli"},
     "__init__": {"core", "cluster", "grace", "integrations"},

@@ -123,20 +123,23 @@ class Engine:
         return (yield from self._running.reduce(sent, ctx))
 
     def _context(self, layout: Layout, gradient: Tensor) -> Context:
-        strategy = choose(self.codec, self.strategy, layout.numel, self.workers)
         return Context(
             layout=layout,
             state=self._transaction,
             rng=Random(self.seed, self.step, layout.id, self.rank),
             rank=self.rank,
             workers=self.workers,
-            strategy=strategy,
+            strategy=self.strategy_for(layout),
             gradient=gradient,
             observed=self._observed,
             rescale=self.gradient_scale / self._kept_scale,
             wants_own=self.memory.keeps,
             owner_memory=self.memory.keeps and self.codec.traits.averages,
         )
+
+    def strategy_for(self, layout: Layout) -> Strategy | None:
+        """What carries a unit; None for a codec that runs its own rounds."""
+        return choose(self.codec, self.strategy, layout.numel, self.workers)
 
     def _split_uncached(self, layout: Layout) -> tuple[Layout, Layout]:
         """What the codec gets, and what travels as it is."""

@@ -14,7 +14,18 @@ from gradwire.bench import environment
 
 def test_the_fingerprint_is_complete_and_anonymous():
     found = environment.fingerprint("gloo over loopback")
-    assert set(found) == {"cpu", "cores", "memory_bytes", "gpu", "os", "python", "torch", "gradwire", "backend"}
+    assert set(found) == {
+        "cpu",
+        "cores",
+        "memory_bytes",
+        "gpu",
+        "os",
+        "python",
+        "torch",
+        "numba",
+        "gradwire",
+        "backend",
+    }
     assert found["python"] == platform.python_version()
     assert found["cores"] >= 1
     assert found["memory_bytes"] > 1 << 28

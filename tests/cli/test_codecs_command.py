@@ -41,7 +41,7 @@ def test_every_codec_is_listed_with_all_it_promises(capsys):
 def test_one_codec_with_its_maths(capsys):
     one = answer(capsys, "topk")
     assert set(one) == KEYS | {"docstring"}
-    assert one["parameters"] == {"ratio": 0.01, "value_bits": 32}
+    assert one["parameters"] == {"ratio": 0.01, "value_bits": 32, "index": "best"}
     assert one["strategies"] == ["all_gather", "scatter_reduce_gather"]
     assert one["docstring"].startswith(one["summary"])
     assert "arXiv" in one["docstring"]
@@ -52,13 +52,13 @@ def test_a_spec_is_described_with_its_parameters(capsys):
     assert one["spec"] == "topk(ratio=0.1)"
     assert one["parameters"]["ratio"] == 0.01  # the default
     assert one["traits"]["delta"] == 0.1
-    assert one["bits_per_element"] == pytest.approx(0.1 * (32 + 17), rel=1e-3)
+    assert one["bits_per_element"] == pytest.approx(0.1 * (32 + 5.25), rel=1e-2)  # Elias-Fano at one in ten
 
 
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("topkk", "gradwire: no codec named 'topkk'; did you mean topk or topkc?"),
+        ("powersg", "gradwire: no codec named 'powersg'; did you mean powersgd?"),
         ("topk(ratio=5)", "gradwire: topk: `ratio` must be the share kept, in (0, 1], got 5"),
         ("topk(ratoi=0.1)", "gradwire: topk: has no parameter `ratoi`; did you mean ratio?"),
         (

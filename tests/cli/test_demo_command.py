@@ -15,7 +15,7 @@ from gradwire.cli.demo import page
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--codec", "topkk"], "gradwire: no codec named 'topkk'; did you mean topk or topkc?"),
+        (["--codec", "powersg"], "gradwire: no codec named 'powersg'; did you mean powersgd?"),
         (["--workers", "1"], "gradwire: demo: `workers` must be from 2, else nothing is sent, to 64, got 1"),
         (["--record", "."], "gradwire: demo: `--record` must name a file that can be written, got '.'; choose another"),
     ],

@@ -78,7 +78,7 @@ def test_the_help_lists_every_model(capsys):
 @pytest.mark.parametrize(
     "model, codec, options, message",
     [
-        ("resnet20", "topkk", [], "gradwire: no codec named 'topkk'; did you mean topk or topkc?"),
+        ("resnet20", "powersg", [], "gradwire: no codec named 'powersg'; did you mean powersgd?"),
         ("resnet20", "qsgd(levels=0)", [], "gradwire: qsgd: `levels` must be"),
         ("resnet21", "topk", [], "gradwire: no model named 'resnet21'; did you mean resnet20"),
         (

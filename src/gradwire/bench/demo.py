@@ -8,7 +8,6 @@ steps stay outside. What the numbers mean is said in `outcome.py`.
 
 from __future__ import annotations
 
-import datetime
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -195,7 +194,7 @@ def _scores(model: nn.Module, images: Tensor) -> Tensor:
 
 def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
     """One record a configuration; they share their time, which marks them as one run."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    now = environment.now()
     commit, dirty = environment.commit()
     return [
         Record(

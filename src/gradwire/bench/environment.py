@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import platform
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,11 @@ import torch
 import gradwire
 
 SECONDS = 10  # for any of the small programs asked here
+
+
+def now() -> str:
+    """The time of a record: UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def commit() -> tuple[str, bool]:
@@ -41,6 +48,7 @@ def fingerprint(backend: str) -> dict[str, Any]:
         "os": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "numba": _version("numba"),
         "gradwire": gradwire.__version__,
         "backend": backend,
     }
@@ -51,6 +59,14 @@ def _cpu() -> str:
     lines = (_ask("lscpu") or "").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("Model name:"))
     return next(names, "") or platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    """Of an optional package; None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _ask(*command: str) -> str | None:

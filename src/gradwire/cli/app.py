@@ -8,6 +8,7 @@ import typer
 from typer.main import get_command
 
 from gradwire import __version__
+from gradwire.cli.bench import bench
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
 from gradwire.cli.size import size
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for function in (codecs, size, demo):
     app.command()(function)
+app.add_typer(bench)
 
 
 def _version(wanted: bool) -> None:

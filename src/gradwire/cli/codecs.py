@@ -48,7 +48,7 @@ def codecs(
         emit(listed, as_json, lambda: _table(listed))
     else:
         codec = registry.build(name)
-        one = describe(codec) | {"docstring": _docstring(codec)}
+        one = describe(codec) | {"docstring": docstring(codec)}
         emit(one, as_json, lambda: _page(one))
 
 
@@ -67,12 +67,12 @@ def describe(codec: Codec) -> dict[str, Any]:
         "strategies": possible(codec),
         "bits_per_element": trace(codec, [("matrix", TRACED)], workers=WORKERS).bits_per_element,
         "memory": codec.traits.memory,
-        "summary": _docstring(codec).partition("\n")[0],
+        "summary": docstring(codec).partition("\n")[0],
         "paper": codec.paper,
     }
 
 
-def _docstring(codec: Codec) -> str:
+def docstring(codec: Codec) -> str:
     """The maths lies in the docstring of the codec's module; a codec outside the catalogue may have its own only."""
     cls = type(codec)
     return inspect.getdoc(sys.modules[cls.__module__]) or inspect.getdoc(cls) or ""

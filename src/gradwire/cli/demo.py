@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, emit
+from gradwire.cli.output import AsJson, RecordFile, check_record, emit
 
 if TYPE_CHECKING:
     from gradwire.bench.demo import Plan
@@ -41,15 +39,7 @@ def demo(
     ] = 4,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps of each configuration.")] = 120,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights, images and codecs.")] = 0,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record",
-            metavar="FILE",
-            help="Append one record per configuration to this .jsonl file.",
-            show_default=False,
-        ),
-    ] = None,
+    record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Train one small net under plain FP32 DDP, FP16, and three codecs; compare time, bytes and accuracy.
@@ -65,24 +55,13 @@ def demo(
     from gradwire.bench import demo as experiment
     from gradwire.core import records
 
-    _check(record)
+    check_record("demo", record)
     plan = experiment.Plan(workers=workers, steps=steps, seed=seed, codecs=tuple(codec or experiment.CODECS))
     with _progress(plan) as on_step:
         outcomes = experiment.run(plan, timeout=TIMEOUT, on_step=on_step)
     if record is not None:
         records.append(record, experiment.to_records(plan, outcomes))
     emit(summary(plan, outcomes), as_json, lambda: page(outcomes))
-
-
-def _check(record: Path | None) -> None:
-    """Refuse a file that cannot be written before the work, not after it."""
-    from gradwire.core.errors import ConfigError
-
-    if record is None:
-        return
-    there = record if record.exists() else next(p for p in record.absolute().parents if p.exists())
-    if record.is_dir() or not os.access(there, os.W_OK):
-        raise ConfigError(f"demo: `--record` must name a file that can be written, got {str(record)!r}; choose another")
 
 
 @contextlib.contextmanager

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, also on a terminal.")]
+RecordFile = Annotated[
+    Path | None,
+    typer.Option("--record", metavar="FILE", help="Append what was measured to this .jsonl file.", show_default=False),
+]
+
+
+def check_record(command: str, record: Path | None) -> None:
+    """Refuse a file that cannot be written before the work, not after it."""
+    from gradwire.core.errors import ConfigError
+
+    if record is None:
+        return
+    there = record if record.exists() else next(p for p in record.absolute().parents if p.exists())
+    if record.is_dir() or not os.access(there, os.W_OK):
+        raise ConfigError(
+            f"{command}: `--record` must name a file that can be written, got {str(record)!r}; choose another"
+        )
 
 
 def emit(result: Any, as_json: bool, pretty: Callable[[], RenderableType]) -> None:

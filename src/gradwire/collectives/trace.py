@@ -37,11 +37,12 @@ def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchan
         for exchange in batch:
             sent = exchange.sent_bytes(workers, rank)
             traced.append(TracedExchange(type(exchange).__name__.lower(), round_, exchange.payload_bytes, sent))
-        answer = as_answer(request, [_echo(e, workers) for e in batch])
+        answer = as_answer(request, [echo(e, workers) for e in batch])
         round_ += 1
 
 
-def _echo(exchange: Exchange, workers: int) -> Any:
+def echo(exchange: Exchange, workers: int) -> Any:
+    """What a worker is sent if all workers had handed in what it did."""
     if isinstance(exchange, Reduction):
         return exchange.tensor
     if isinstance(exchange, Route):

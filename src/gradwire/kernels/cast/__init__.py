@@ -5,18 +5,15 @@ torch converts element by element on some CPUs; NumPy, where it is installed, us
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from torch import Tensor
 
+from gradwire.kernels import backend
 from gradwire.kernels.cast import reference
-
-_NUMPY = find_spec("numpy") is not None
 
 
 def to_half(x: Tensor) -> Tensor:
     """float32 -> float16; too large becomes infinite."""
-    if _NUMPY and x.device.type == "cpu":
+    if backend.numpy(x):
         from gradwire.kernels.cast import cpu
 
         return cpu.to_half(x)
@@ -25,7 +22,7 @@ def to_half(x: Tensor) -> Tensor:
 
 def from_half(x: Tensor) -> Tensor:
     """float16 -> float32, exactly."""
-    if _NUMPY and x.device.type == "cpu":
+    if backend.numpy(x):
         from gradwire.kernels.cast import cpu
 
         return cpu.from_half(x)

@@ -1,0 +1,165 @@
+"""`gradwire bench`: measurements on this machine, into records."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+
+if TYPE_CHECKING:
+    from gradwire.bench.encode import Measured, Plan
+
+bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
+
+
+@bench.callback()
+def group() -> None:
+    """Measure on this machine, into records."""
+
+
+@bench.command()
+def encode(
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--codec",
+            metavar="CODEC",
+            help="A codec to measure, instead of all; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--size", metavar="N", help="Elements of the gradient; may be repeated.  [default: 2^16, 2^20, 2^23]"
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Workers whose payloads are decoded.")] = 4,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads of one worker.")] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Timed passes of each codec and size.")] = 15,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", metavar="S", help="Limit for each codec and size; three passes are made anyhow."),
+    ] = 4.0,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="NAME", help='"none" leaves error feedback out.')
+    ] = "default",
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    record: RecordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time encode, reduce and decode of every codec, beside plain torch and a copy, in one run.
+
+    No network is involved: every exchange is answered at once. Rates are bytes of the float32 gradient a second; the
+    last columns say how much faster the compiled kernels are than plain torch, and how many copies of the gradient the
+    whole takes.
+
+    \b
+    Examples:
+      gradwire bench encode
+      gradwire bench encode --codec efsignsgd --codec "blockint(bits=8)" --size 25557032
+    """
+    from gradwire.bench import encode as experiment
+    from gradwire.core import records
+    from gradwire.core.codec import codecs
+
+    check_record("bench encode", record)
+    plan = experiment.Plan(
+        codecs=tuple(codec or codecs.names()),
+        sizes=tuple(size or experiment.SIZES),
+        workers=workers,
+        threads=threads,
+        repeats=repeats,
+        seconds=seconds,
+        memory=memory,
+        device=device,
+    )
+    measured = []
+    with _progress(plan) as on_done:
+        for one in experiment.run(plan, on_done):
+            measured.append(one)
+            if record is not None:
+                records.append(record, experiment.to_records(plan, [one]))
+    emit(summary(plan, measured), as_json, lambda: table(measured))
+
+
+@contextlib.contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
+    """One bar on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda codec, size: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("measuring", total=len(plan.codecs) * len(plan.sizes))
+        yield lambda codec, size: progress.update(bar, advance=1, description=f"{codec}, {size:,} elements")
+
+
+def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
+    """Everything, ready for JSON."""
+    from gradwire.bench.encode import PHASES
+
+    return {
+        "command": plan.command,
+        "measured": [
+            {
+                "codec": m.codec,
+                "elements": m.elements,
+                "strategy": m.strategy,
+                "payload_bytes": m.payload_bytes,
+                "seconds": {p: m.median(p) for p in (*PHASES, "total")},
+                "reference_seconds": {p: m.median(p, "reference") for p in (*PHASES, "total")},
+                "copy_seconds": m.copy_seconds,
+                "encode_bytes_per_second": m.rate("encode"),
+                "total_bytes_per_second": m.rate("total"),
+            }
+            for m in measured
+        ],
+    }
+
+
+HEADINGS = (
+    "codec",
+    "elements",
+    "encode\nms",
+    "reduce\nms",
+    "decode\nms",
+    "encode\nGB/s",
+    "all\nGB/s",
+    "plain torch\n/ ours",
+    "ours\n/ copy",
+)
+
+
+def table(measured: Sequence[Measured]) -> RenderableType:
+    """One line a codec and size."""
+    shown = Table(box=SIMPLE_HEAD, caption="GB/s of float32 gradient; medians of one run", caption_justify="left")
+    for heading in HEADINGS:
+        shown.add_column(heading, justify="left" if heading == "codec" else "right", no_wrap=heading == "codec")
+    for m in measured:
+        shown.add_row(*(Text(cell) for cell in cells(m)))
+    return shown
+
+
+def cells(m: Measured) -> list[str]:
+    """The line of one codec and size, as printed and as shown in the docs."""
+    ours, plain = m.median("total"), m.median("total", "reference")
+    return [
+        m.codec,
+        f"{m.elements:,}",
+        *(f"{m.median(p) * 1e3:.3g}" for p in ("encode", "reduce", "decode")),
+        f"{m.rate('encode') / 1e9:.2f}",
+        f"{m.rate('total') / 1e9:.2f}",
+        f"{plain / ours:.1f}",
+        f"{ours / m.copy_seconds:.1f}",
+    ]
