@@ -17,8 +17,9 @@ from typing import Any
 
 from rich.console import Console
 
-from gradwire.bench import demo
+from gradwire.bench import demo, encode
 from gradwire.cli.app import command
+from gradwire.cli.bench import HEADINGS, cells
 from gradwire.cli.codecs import describe, docstring
 from gradwire.cli.demo import page
 from gradwire.core.codec import codecs
@@ -53,6 +54,7 @@ def pages() -> dict[Path, str]:
     return {
         ROOT / "docs" / "codecs.md": codec_page(),
         ROOT / "docs" / "cli.md": cli_page(),
+        ROOT / "docs" / "encode.md": encode_page(),
         ROOT / "README.md": readme(),
     }
 
@@ -66,7 +68,8 @@ def codec_page() -> str:
     lines = [GENERATED, "# Codecs\n"]
     lines.append(
         "Bits per element: what one worker hands over of a 1024x1024 float32 matrix, among 8 workers, traced. Where "
-        "the size depends on the data it is that of Gaussian noise at 0.001, after a few steps with the codec's memory.\n\n"
+        "the size depends on the data, it is that of Gaussian noise at 0.001, after a few steps with the codec's "
+        "memory.\n\n"
         "Claims, each of them tested: unbiased with variance omega (E|C(x)-x|² <= omega |x|²) or contracting with "
         "delta (E|C(x)-x|² <= (1-delta) |x|²); sparse: sends some elements as they are, and nothing of the others.\n"
     )
@@ -122,6 +125,45 @@ def _entries(title: str, entry: Any) -> list[tuple[str, Any]]:
 def _help(title: str, entry: Any) -> str:
     context = entry.make_context(title, [], resilient_parsing=True, terminal_width=100)
     return f"\n## {title}\n\n```text\n{entry.get_help(context).rstrip()}\n```\n"
+
+
+# -------------------------------------------------------------------- encode.md
+
+
+def encode_page() -> str:
+    """What codecs cost on a CPU, from the newest record of each kind of machine."""
+    sections = []
+    for path in sorted((ROOT / "results").glob("encode_*.jsonl")):
+        records = load(path)
+        last = records[-1]
+        rows = [r for r in records if r.command == last.command and r.commit == last.commit]
+        sections.append(f"\n## {last.environment['cpu'] or path.stem}\n\n{_source(path, last)}\n{_encode_tables(rows)}")
+    text = (
+        "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
+        "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
+        "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient.\n"
+    )
+    return f"{GENERATED}\n# What encoding costs\n\n{text}{''.join(sections)}"
+
+
+def _encode_tables(records: list[Record]) -> str:
+    text = ""
+    for elements in sorted({r.what["elements"] for r in records}):
+        text += f"\n### {elements:,} elements\n\n| {' | '.join(h.replace(chr(10), ' ') for h in HEADINGS)} |\n"
+        text += "|---" * len(HEADINGS) + "|\n"
+        for m in encode.from_records([r for r in records if r.what["elements"] == elements]):
+            text += f"| {' | '.join(cells(m))} |\n"
+    return text
+
+
+def _source(path: Path, record: Record) -> str:
+    """Where numbers come from."""
+    where, state = record.environment, " with uncommitted changes" if record.dirty else ""
+    versions = f"Python {where['python']}, torch {where['torch']}, numba {where.get('numba') or 'not installed'}"
+    return (
+        f"[Record](../results/{path.name}) of {record.time[:10]}: `{record.command}`, commit `{record.commit[:12]}`"
+        f"{state}, {where['cpu']}, {where['cores']} cores, {where['os']}, {versions}.\n"
+    )
 
 
 # -------------------------------------------------------------------- README.md

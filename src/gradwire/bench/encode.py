@@ -229,3 +229,20 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
         )
         for m in measured
     ]
+
+
+def from_records(records: Sequence[Record]) -> list[Measured]:
+    """The medians of records again, as if each had been one pass."""
+    return [
+        Measured(
+            r.what["codec"],
+            r.what["elements"],
+            r.what["strategy"],
+            r.outcome["payload_bytes"],
+            (r.outcome["copy_seconds"],),
+            {p: (s,) for p, s in r.outcome["seconds"].items()},
+            {p: (s,) for p, s in r.outcome["reference_seconds"].items()},
+        )
+        for r in records
+        if r.kind == KIND
+    ]

@@ -13,12 +13,13 @@ Wire: 2 (n-1)/n of a payload for any n, where all-gather sends n-1 payloads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, encode, strategies
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, encode, recode, strategies
 from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Scatter
 from gradwire.core.layout import Layout
@@ -50,21 +51,19 @@ class ScatterReduceGather(Strategy):
         low = ctx.rank * shard
         up, own = encode(codec, F.pad(x, (0, ctx.workers * shard - x.numel())).view(ctx.workers, shard), ctx)
         received = yield Scatter(up)
-        mean = codec.combine(received, shard, ctx.rng.at(low))
-
         down, rng = self._down or codec, ctx.rng.fold("down")
-        remember = ctx.owner_memory if self.owner_memory is None else self.owner_memory
         held = self.held(codec, ctx.layout, ctx.rank, ctx.workers)
-        if remember and held.numel:
-            kept = ctx.state.flat(OWNER_ERROR, held)
-            if kept is not None:
-                mean = mean + ctx.rescale * F.pad(kept, (0, shard - held.numel))
-        result = down.encode(mean, rng.at(low))
-        if remember and held.numel:
-            lost = (mean - down.decode(result, shard, rng.at(low)))[0, : held.numel]
-            ctx.state.put_flat(OWNER_ERROR, held, lost)
+        remember = held.numel > 0 and (ctx.owner_memory if self.owner_memory is None else self.owner_memory)
+        kept = ctx.state.flat(OWNER_ERROR, held) if remember else None
+        if kept is not None:
+            kept = ctx.rescale * F.pad(kept, (0, shard - held.numel))[None]
+        owner = codec.recode if self._down is None else partial(recode, codec, self._down)
+        result, lost = owner(received, shard, ctx.rng.at(low), rng.at(low), kept, remember)
+        if lost is not None:
+            ctx.state.put_flat(OWNER_ERROR, held, lost[0, : held.numel])
         rows = yield Gather(result, relay=True)
-        return down.decode(rows, shard, rng).view(-1)[: x.numel()], None if own is None else own.view(-1)[: x.numel()]
+        out = down.decode(rows, shard, rng).view(-1)[: x.numel()]
+        return out, None if own is None else own.view(-1)[: x.numel()]
 
     def refusal(self, codec: Codec) -> str | None:
         if codec.traits.combine is Combine.ROUNDS or not codec.traits.shards:

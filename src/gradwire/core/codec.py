@@ -151,6 +151,16 @@ class Codec(ABC):
         """The combined value, shape (1, numel), of the rows that the workers encoded."""
         return self.decode(payload, numel, rng).mean(0, keepdim=True)
 
+    def recode(
+        self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
+    ) -> tuple[Payload, Tensor | None]:
+        """What the owner of a shard does: combine the workers' rows, add what it `kept`, encode that with `down`.
+
+        Returns the encoded mean and, if it is to be remembered, what encoding lost of it, both of one row. Override
+        where one pass over memory does it all.
+        """
+        return recode(self, self, payload, numel, rng, down, kept, remember)
+
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         """Reduce the flat float32 gradient `x` over the workers; returns (mean, own share)."""
         if ctx.strategy is None:
@@ -170,6 +180,24 @@ class Codec(ABC):
 def encode(codec: Codec, x: Tensor, ctx: Context) -> tuple[Payload, Tensor | None]:
     """The payload, and this worker's own share if anybody wants it."""
     return codec.encode_own(x, ctx.rng) if ctx.wants_own else (codec.encode(x, ctx.rng), None)
+
+
+def recode(
+    up: Codec,
+    down: Codec,
+    payload: Payload,
+    numel: int,
+    rng: Random,
+    again: Random,
+    kept: Tensor | None,
+    remember: bool,
+) -> tuple[Payload, Tensor | None]:
+    """`Codec.recode` step by step, with a codec for each way."""
+    mean = up.combine(payload, numel, rng)
+    if kept is not None:
+        mean = mean + kept
+    result = down.encode(mean, again)
+    return result, mean - down.decode(result, numel, again) if remember else None
 
 
 def zero_or_nan(x: Tensor) -> Tensor:
