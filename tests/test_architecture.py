@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "collectives": {"core"},
     "models": {"core"},
     "grace": {"core", "kernels"},
-    "engine": {"core", "memory", "collectives"},
+    "engine": {"core", "kernels", "memory", "collectives"},
     "cluster": {"core", "memory", "collectives", "engine"},
     "tracing": {"core", "kernels", "collectives", "engine"},
     "integrations": {"core", "memory", "collectives", "engine"},
@@ -31,7 +31,8 @@ MAY_IMPORT = {
 # outside package -> where it may be imported
 OUTSIDE = {
     "triton": ["kernels/*/gpu.py"],
-    "numba": ["kernels/*/cpu.py"],
+    "numba": ["kernels/jit.py", "kernels/*/cpu.py"],
+    "llvmlite": ["kernels/*/cpu.py"],
     "torch.distributed": [
         "collectives/c10d.py",
         "collectives/channel.py",

@@ -10,8 +10,8 @@ import gradwire
 
 PUBLIC = {
     "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible",
-    "Max", "MissingExtra", "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
-    "VirtualCluster", "attach", "codec", "codec_names", "grace", "register",
+    "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits",
+    "UnknownName", "VirtualCluster", "attach", "codec", "codec_names", "grace", "register",
 }  # fmt: skip
 
 

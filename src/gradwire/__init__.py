@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
     from gradwire.integrations.ddp import Handle, attach
+    from gradwire.integrations.local_steps import LocalSteps
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "GradwireError",
     "Handle",
     "Incompatible",
+    "LocalSteps",
     "Max",
     "MissingExtra",
     "Payload",
@@ -70,6 +72,7 @@ _HOMES = {
     "gradwire.core.exchange": ["Gather", "Max", "Payload", "Route", "Scatter", "Sum"],
     "gradwire.grace": ["grace"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
+    "gradwire.integrations.local_steps": ["LocalSteps"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -16,6 +16,7 @@ loss scaler will skip leaves the memories as they were.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,13 +25,14 @@ from torch import Tensor
 
 from gradwire.collectives.choose import check, choose, parse
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
-from gradwire.core.codec import Codec, Context, Strategy, codecs, zero_or_nan
+from gradwire.core.codec import Codec, Context, Strategy, codecs
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.exchange import Exchange, Program, Sum, together
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.random import Random
 from gradwire.core.registry import to_spec
 from gradwire.core.state import Entry, Store, Transaction
+from gradwire.kernels.finite import poisoned, zero_or_nan
 from gradwire.memory.base import ERROR, Memory, memories
 
 FORMAT_VERSION = 1
@@ -101,7 +103,7 @@ class Engine:
             gradient = gradient.float()
         ctx = self._context(picked, gradient)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
-        sent = sent if self.codec.traits.elementwise else sent + zero_or_nan(sent)
+        sent = sent if self.codec.traits.elementwise else poisoned(sent)
         beside = self._beside(x, parts, picked, rest, sent)
         main = self._codec_program(sent, ctx)
         (mean, own), sums = yield from together(main, tuple(beside.values()))
@@ -113,7 +115,11 @@ class Engine:
             if self.track_unused and picked.segments:
                 mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
             self.memory.update(sent, own, ctx)
-        out = mean.to(x.dtype) if not rest.segments else self._merge(x, layout, picked, mean, rest, dense)
+        if rest.segments:
+            plain = self.memory.uncompressed(dense[: rest.numel], replace(ctx, layout=rest))
+            out = self._merge(x, layout, picked, mean, rest, plain)
+        else:
+            out = mean.to(x.dtype)
         self._finite.append(zero_or_nan(out) == 0)
         return out
 
@@ -163,7 +169,7 @@ class Engine:
     def _merge(self, x: Tensor, layout: Layout, picked: Layout, mean: Tensor, rest: Layout, dense: Tensor) -> Tensor:
         """The result in the order and dtype of the unit."""
         values = dict(zip(picked.names, picked.split(mean), strict=True))
-        values |= dict(zip(rest.names, rest.split(dense[: rest.numel]), strict=True))
+        values |= dict(zip(rest.names, rest.split(dense), strict=True))
         out = torch.empty_like(x)
         torch._foreach_copy_(list(layout.split(out)), [values[name] for name in layout.names])
         return out

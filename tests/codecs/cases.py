@@ -7,8 +7,12 @@ from torch import Tensor
 
 import gradwire
 from gradwire.collectives.choose import possible
+from gradwire.collectives.trace import echo
 from gradwire.core.codec import Combine, codecs
+from gradwire.core.exchange import Sum, as_answer, as_batch
+from gradwire.core.layout import Layout
 from gradwire.core.random import Random
+from gradwire.engine import Engine
 
 CODECS = [
     codec
@@ -48,3 +52,18 @@ def through(codec, x: Tensor, seed: int = 0) -> Tensor:
 
 def rng(seed: int = 0) -> Random:
     return Random(seed=seed, unit="test")
+
+
+def sums_in_half(codec, strategy: str) -> bool:
+    """Whether the backend adds numbers of 16 bits up."""
+    layout = Layout.of([("w", (64, 64))])
+    program, answer = Engine(codec, strategy=strategy, compress="all").reduce(normal(4096), layout), None
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration:
+            return False
+        batch = as_batch(request)
+        if any(isinstance(e, Sum) and e.tensor.is_floating_point() and e.tensor.itemsize == 2 for e in batch):
+            return True
+        answer = as_answer(request, [echo(e, 1) for e in batch])

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from cases import CODECS, NASTY, ONE_SHOT, SHAPES, STRATEGIES, cluster, normal, rng, through
+from cases import CODECS, NASTY, ONE_SHOT, SHAPES, STRATEGIES, cluster, normal, rng, sums_in_half, through
 
 import gradwire
 from gradwire.collectives import trace as tracer
@@ -142,12 +142,14 @@ def test_same_seed_same_result_and_steps_differ_if_random(codec):
 
 @each_one_shot
 def test_workers_round_independently(codec):
+    """What a codec loses for certain, by selecting or clipping, is alike on all workers; the rest must not be."""
     if not codec.traits.stochastic:
         return
-    x = normal(1, 4096)
-    sources = Random(rank=0), Random(rank=1)
-    errors = torch.cat([codec.decode(codec.encode(x, rng), 4096, rng) - x for rng in sources])
-    assert errors.corrcoef()[0, 1].abs() < 0.1
+    x, sources = normal(1, 1024), [Random(rank=rank) for rank in range(24)]
+    outs = torch.cat([codec.decode(codec.encode(x, r), 1024, r) for r in sources])
+    spread = outs - outs.mean(0)
+    assert spread.any()
+    assert spread.corrcoef()[0, 1].abs() < 0.2
 
 
 # -------------------------------------------------------------------- bytes
@@ -204,11 +206,11 @@ def test_a_large_matrix_gets_smaller_unless_nothing_is_lost(codec):
 
 
 def draws(codec, x, count):
-    row = x.reshape(1, -1)
-    out = []
-    for i in range(count):
-        out.append(codec.decode(codec.encode(row, rng(i)), row.shape[1], rng(i))[0].double())
-    return torch.stack(out)
+    """Independent results: rows of one call draw numbers of their own, unless all draw the shared ones."""
+    rows = 30 if codec.traits.stochastic else 1
+    given = x.reshape(1, -1).expand(rows, -1).contiguous()
+    outs = [codec.decode(codec.encode(given, rng(i)), given.shape[1], rng(i)) for i in range(count // rows)]
+    return torch.cat(outs).double()
 
 
 @each_one_shot
@@ -330,11 +332,14 @@ def test_the_average_over_many_steps_is_the_mean(codec, strategy):
     if not traits.averages or not (traits.unbiased or (traits.elementwise and traits.memory == "none")):
         return
     grads = {"w": [normal(40, 30, seed=w) + 1 for w in range(3)]}
-    c, steps = cluster(codec, memory="none", strategy=strategy), 100
-    total = sum(c.reduce(grads)["w"].double() for _ in range(steps))
+    c, steps = cluster(codec, memory="none", strategy=strategy), 40
+    outs = torch.stack([c.reduce(grads)["w"].double() for _ in range(steps)])
     exact = mean_of(grads["w"])
-    omega = codec.traits.omega or 0.0
-    assert (total / steps - exact).norm() / exact.norm() < 0.01 + 2 * (omega * (2 + omega) / steps) ** 0.5
+    if traits.unbiased and traits.omega is None:  # no bound for all shapes: then by its own spread
+        slack = 3 * (outs.var(0).sum() / steps).sqrt() / exact.norm()
+    else:
+        slack = 2 * ((traits.omega or 0.0) * (2 + (traits.omega or 0.0)) / steps) ** 0.5
+    assert (outs.mean(0) - exact).norm() / exact.norm() < 0.01 + slack
 
 
 # -------------------------------------------------------------------- replicas and memories
@@ -352,7 +357,7 @@ def test_replicas_agree_bit_for_bit(codec, strategy, workers):
 
 
 @each_strategy
-def test_error_feedback_loses_nothing_over_sixty_steps(codec, strategy):
+def test_error_feedback_loses_nothing_over_many_steps(codec, strategy):
     """Sum of results + mean of what is owed = sum of mean gradients."""
     traits = codec.traits
     if traits.delta is None and traits.omega is None:
@@ -365,17 +370,12 @@ def test_error_feedback_loses_nothing_over_sixty_steps(codec, strategy):
     shapes = ((40, 30), (17,), (25, 41))
     sent = {f"p{i}": torch.zeros(s, dtype=torch.float64) for i, s in enumerate(shapes)}
     wanted = {n: t.clone() for n, t in sent.items()}
-    for step in range(60):
+    for step in range(25):
         grads = gradients(3, shapes, seed=step)
         for name, out in c.reduce(grads).items():
             sent[name] += out.double()
             wanted[name] += mean_of(grads[name])
-    # sums taken by the backend in half precision round on the way, and nobody remembers that
-    coarse = (
-        60 * 2e-3
-        if traits.combine is not Combine.GATHER and trace(codec, [("w", (999, 9))]).bits_per_element < 31
-        else 0
-    )
+    coarse = 25 * 2e-3 if sums_in_half(codec, strategy) else 0  # it rounds on the way, and nobody remembers that
     for name in sent:
         owed = mean_of(c.memory(name))
         assert owed.isfinite().all()
@@ -387,10 +387,10 @@ def test_memory_does_not_grow_without_bound(codec):
     if codec.traits.memory == "none":
         return
     c, sizes = cluster(codec), []
-    for step in range(200):
+    for step in range(90):
         c.reduce({n: [normal(*s, seed=step * 3 + w) for w in range(3)] for n, s in (("w", (32, 32)), ("b", (60,)))})
         sizes.append(float(mean_of(c.memory("w")).norm() + 4 * mean_of(c.memory("b")).norm()))
-    assert sizes[-1] <= 2.5 * max(sizes[75:100])
+    assert sizes[-1] <= 2.5 * max(sizes[35:45])
 
 
 @each_codec

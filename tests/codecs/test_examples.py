@@ -45,8 +45,12 @@ def test_topk_by_hand():
     a, b = [5.0, -1.0, 0.5, -4.0, 2.0], [1.0, 3.0, -2.0, 0.0, 0.5]
     assert only("topk(ratio=0.4)", a, b) == [2.5, 1.5, -1.0, -2.0, 0.0]
     codec, data = payload("topk(ratio=0.4)", a)
-    assert data.numel() == codec.payload_bytes(5) == 2 * 4 + 1  # two floats, two indices of 3 bits in one byte
-    assert sorted(unpack(data[None, 8:], 3, 2)[0].tolist()) == [0, 3]
+    assert data.numel() == codec.payload_bytes(5) == 2 * 4 + 1  # two floats in the order of indices, and a bitmap
+    assert data[:8].view(torch.float32).tolist() == [5.0, -4.0]
+    assert data[8] == 0b01001
+    codec, data = payload("topk(ratio=0.4, index='packed')", a)
+    assert data.numel() == codec.payload_bytes(5) == 2 * 4 + 1  # two indices of 3 bits in one byte
+    assert unpack(data[None, 8:], 3, 2)[0].tolist() == [0, 3]
 
 
 def test_topk_support_has_exactly_k_elements_and_the_largest():
@@ -57,9 +61,10 @@ def test_topk_support_has_exactly_k_elements_and_the_largest():
 
 
 def test_topk_bits_follow_the_formula():
-    """(32 + ceil(log2 d)) k / d bits an element."""
+    """32 k bits of values, and of indices k ceil(log2 d), or k (l + 1) + d/2^l with l = 6 = floor(log2(d/k))."""
     d, k = 10_000, 100
-    assert gradwire.codec("topk").payload_bytes(d) == math.ceil(k * (32 + 14) / 8)
+    assert gradwire.codec("topk(index='packed')").payload_bytes(d) == math.ceil(k * (32 + 14) / 8)
+    assert gradwire.codec("topk").payload_bytes(d) == k * 4 + math.ceil(k * 6 / 8) + math.ceil((k + d // 64) / 8)
 
 
 def test_randomk_sends_the_same_coordinates_from_all_workers_and_counts_values_alone():
@@ -76,7 +81,7 @@ def test_randomk_sends_the_same_coordinates_from_all_workers_and_counts_values_a
 @pytest.mark.parametrize("numel, ratio", [(10, 0.3), (97, 0.11), (5, 1.0), (3, 0.01)])
 def test_randomk_includes_every_coordinate_with_probability_k_over_n(numel, ratio):
     codec = gradwire.codec(f"randomk(ratio={ratio})")
-    k, draws = codec._k(numel), 4000
+    k, draws = codec.payload_bytes(numel) // 4, 4000
     counts = torch.zeros(numel)
     for seed in range(draws):
         index = codec._support(numel, rng(seed), torch.device("cpu"))
@@ -193,14 +198,14 @@ def test_topkc_is_as_good_at_any_scale(rms):
 
 
 def test_topkc_beats_topk_at_equal_bits_where_energy_is_local_and_loses_when_permuted():
-    """Energy comes in runs of 64, as in layers: chunks find it without paying for indices."""
+    """Energy comes in runs of 64, as in layers: chunks find it without paying for plain indices, as in the paper."""
     local = normal(4096, 64) * torch.exp(2 * normal(4096, 1, seed=3))
     shuffled = local.view(-1)[torch.randperm(local.numel(), generator=torch.Generator().manual_seed(0))].view(4096, 64)
 
     def nmse(spec, x):
         return float((through(spec, x) - x).square().sum() / x.square().sum())
 
-    chunked, top = "topkc(bits=2, chunk=64)", f"topk(ratio={2 / (16 + 18)}, value_bits=16)"
+    chunked, top = "topkc(bits=2, chunk=64)", f"topk(ratio={2 / (16 + 18)}, value_bits=16, index='packed')"
     assert trace(top, [("w", (4096, 64))], workers=1).bits_per_element == pytest.approx(2, rel=0.01)
     assert nmse(chunked, local) < nmse(top, local)
     assert nmse(chunked, shuffled) > nmse(top, shuffled)

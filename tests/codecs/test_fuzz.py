@@ -25,7 +25,7 @@ NUMBERS = {
     float: st.sampled_from([-1.0, 0.0, 1e-9, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.99, 1.0, 1.5, 2.0, 1e9]),
     bool: st.booleans(),
 }
-LIMIT = {torch.float32: 1e15, torch.float16: 6e4, torch.bfloat16: 1e15}  # squares of these are still finite
+LIMIT = {torch.float32: 1e15, torch.float16: 1e4, torch.bfloat16: 1e15}  # squares of these are finite
 HALF = 6e4  # beyond, half precision on the wire overflows, which has to be seen
 
 

@@ -16,7 +16,7 @@ from gradwire.core.registry import Registry
 @pytest.mark.parametrize(
     "spec, message",
     [
-        ("topkk", "no codec named 'topkk'; did you mean topk or topkc?"),
+        ("powersg", "no codec named 'powersg'; did you mean powersgd?"),
         ("topk(ration=0.1)", "topk: has no parameter `ration`; did you mean ratio?"),
         ("none(x=1)", "none: has no parameter `x`; it takes none"),
         ("topk(0.1, ratio=0.2)", "topk: `ratio` is given twice in 'topk(0.1, ratio=0.2)'"),

@@ -40,7 +40,7 @@ def refuse_arguments(rank: int) -> list[tuple[str, dict, str, str]]:
     """Each set of arguments with the refusal it gets; the model then still trains like plain DDP."""
     model = wrap()
     cases: list[tuple[str, dict]] = [
-        ("topkk", {}),
+        ("powersg", {}),
         ("topk(ratio=5)", {}),
         ("topk", {"mode": "later"}),
         ("topk", {"compress": "some"}),
@@ -63,7 +63,7 @@ def refuse_arguments(rank: int) -> list[tuple[str, dict, str, str]]:
 
 
 REFUSALS = [
-    ("topkk", {}, "UnknownName", "no codec named 'topkk'; did you mean topk or topkc?"),
+    ("powersg", {}, "UnknownName", "no codec named 'powersg'; did you mean powersgd?"),
     ("topk(ratio=5)", {}, "ConfigError", "topk: `ratio` must be the share kept, in (0, 1], got 5"),
     ("topk", {"mode": "later"}, "ConfigError", "attach: `mode` must be 'overlap' or 'after_backward', got 'later'"),
     ("topk", {"compress": "some"}, "ConfigError", "gradwire: `compress` must be 'matrices' or 'all', got 'some'"),
@@ -296,10 +296,10 @@ class Faulty(TopK):
 
     name: ClassVar[str] = "faulty"
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
+    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         if rng.rank == 1 and rng.step == 3:
             raise ZeroDivisionError("a bug in a codec")
-        return super().encode(x, rng)
+        return super()._pick(x, rng)
 
 
 def fail_in_codec(rank: int, mode: str) -> None:
@@ -359,10 +359,10 @@ class FailsLate(TopK):
 
     name: ClassVar[str] = "fails_late"
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
+    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         if rng.step == 3 and x.shape[1] == 3 * 1031:
             raise ZeroDivisionError("a bug in a codec")
-        return super().encode(x, rng)
+        return super()._pick(x, rng)
 
 
 def test_a_step_that_fails_in_the_middle_leaves_the_memories_as_they_were(pool: Pool) -> None:

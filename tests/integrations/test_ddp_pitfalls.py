@@ -366,9 +366,9 @@ class Watched(TopK):
     name: ClassVar[str] = "watched"
     seen: ClassVar[list[tuple]] = []
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
+    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         self._note(x)
-        return super().encode(x, rng)
+        return super()._pick(x, rng)
 
     def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         out = super().combine(payload, numel, rng)

@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import pytest
 import torch
+from exact import same, threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gradwire.core.random import Random, Stream
-from gradwire.kernels.random import coins, normal, reference, uniform, words
+from gradwire.kernels.random import coins, cpu, halves, normal, reference, uniform, words
 
 CPU = torch.device("cpu")
 
 
 def test_philox_known_answers():
     """The first block of key 0 and counter 0, as Random123 publishes it for philox4x32-10."""
-    assert reference.words(0, 0, 1, CPU).tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    answer = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert reference.words(0, 0, 1, CPU).tolist() == answer
+    assert cpu.words(Stream(0), 4).tolist() == answer
+
+
+def check(stream, numel):
+    for name in ("words", "uniform", "halves", "coins"):
+        draw = getattr(reference, "stream_words" if name == "words" else name)
+        assert same(getattr(cpu, name)(stream, numel), draw(stream, (numel,), CPU)), name
+
+
+@pytest.mark.parametrize("key", [0, 7, 2**32, 2**63 + 1, 2**64 - 1])
+@pytest.mark.parametrize("offset", [0, 1, 63, 64, 1003, 2**34 - 70, 2**34 - 64, 2**39 - 31])
+def test_compiled_equals_reference(key, offset):
+    """The offsets lie around groups of blocks, and where the lower word of a block's counter runs over."""
+    for numel in (0, 1, 100, 8192, 8193, 20_000):
+        check(Stream(key, offset), numel)
+
+
+@settings(max_examples=30, deadline=None)
+@given(key=st.integers(0, 2**64 - 1), offset=st.integers(0, 2**40), numel=st.integers(0, 300))
+def test_any_stream(key, offset, numel):
+    check(Stream(key, offset), numel)
+
+
+def test_threads_draw_the_same():
+    with threads(3):
+        check(Stream(11, 5), 40_003)
+
+
+def test_halves_are_midpoints_of_all_cells():
+    x = halves(Stream(1), (1 << 20,), CPU)
+    assert x.unique().numel() > 0.99 * 2**16
+    assert (x * 2**16).frac().eq(0.5).all()
+    assert abs(x.double().mean() - 0.5) < 5 * (12 * 2**20) ** -0.5
 
 
 def test_any_cut_gives_the_same_numbers():

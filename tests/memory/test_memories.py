@@ -10,6 +10,7 @@ import torch
 
 import gradwire
 from gradwire.memory import ErrorFeedback, MomentumCorrection
+from gradwire.memory.base import memories
 
 
 def vector(*values):
@@ -60,10 +61,34 @@ def test_momentum_correction_masks_what_was_sent():
     assert c.reduce(vector(1.0, 2.0))["w"].tolist() == [2.5, 0.0]
 
 
+def test_momentum_correction_clips_the_norm_of_the_unit():
+    """Norm 5 above 2: [3, 4] becomes [1.2, 1.6]. Elements are not clamped one by one, and small gradients pass."""
+    c = gradwire.VirtualCluster(1, "topk(ratio=1)", memory="momentum_correction(momentum=0, clip=2)")
+    torch.testing.assert_close(c.reduce(vector(3.0, 4.0))["w"], torch.tensor([1.2, 1.6]))
+    assert c.reduce(vector(1.0, -1.5))["w"].tolist() == [1.0, -1.5]
+    assert c.reduce(vector(0.0, 0.0))["w"].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(c.reduce(vector(3e30, 4e30))["w"], torch.tensor([1.2, 1.6]))
+    assert c.reduce(vector(math.inf, 1.0))["w"].isnan().all()
+
+
+def test_momentum_correction_clips_each_worker_by_the_root_of_their_number():
+    """Four workers at clip 2: each gradient to norm 1, of all tensors together; the accumulators see clipped ones."""
+    c = gradwire.VirtualCluster(4, "topk(ratio=1)", memory="momentum_correction(momentum=0.5, masking=False, clip=2)")
+    grads = {"a": [torch.tensor([3.0])] * 4, "b": [torch.tensor([4.0])] * 4}
+    for momentum in (1.0, 1.5):
+        out = c.reduce(grads)
+        torch.testing.assert_close(torch.cat((out["a"], out["b"])), momentum * torch.tensor([0.6, 0.8]))
+
+
+def test_momentum_correction_without_clip_leaves_large_gradients_alone():
+    c = gradwire.VirtualCluster(1, "topk(ratio=1)", memory="momentum_correction(momentum=0)")
+    assert c.reduce(vector(3e30, 4e30))["w"].tolist() == torch.tensor([3e30, 4e30]).tolist()
+
+
 def test_default_memory_is_the_codecs():
     for name in gradwire.codec_names():
         engine = gradwire.VirtualCluster(1, name).engines[0]
-        assert engine.memory.name == gradwire.codec(name).traits.memory
+        assert engine.memory == memories.build(gradwire.codec(name).traits.memory)
 
 
 def test_none_keeps_nothing():
@@ -114,6 +139,7 @@ def test_a_codec_of_small_variance_needs_no_scaling():
             "momentum_correction(momentum=3)",
             "momentum_correction: `momentum` must be a factor in [0, 1], got 3",
         ),
+        ("topk", "momentum_correction(clip=-1)", "momentum_correction: `clip` must be a norm, or 0 for none, got -1"),
         (
             "topk",
             "error_feedback(alpha=1)",
@@ -130,3 +156,19 @@ def test_refusals_are_whole_sentences(codec, memory, message):
 def test_memories_can_be_given_as_objects():
     c = gradwire.VirtualCluster(1, "topk", memory=ErrorFeedback(beta=0.5))
     assert c.engines[0].memory == ErrorFeedback(beta=0.5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_correction_gives_momentum_to_what_is_not_compressed(nesterov):
+    """A vector travels as it is; the optimizer's own momentum is 0, so it must get it here."""
+    spec = f"dgc(ratio=1, momentum=0.5, masking=False, nesterov={nesterov})"
+    c = gradwire.VirtualCluster(2, spec, compress="matrices")
+    weight = torch.nn.Parameter(torch.zeros(3))
+    plain = torch.optim.SGD([weight], lr=1.0, momentum=0.5, nesterov=nesterov)
+    mine = torch.zeros(3)
+    for step in range(4):
+        grads = [torch.randn(3, generator=torch.Generator().manual_seed(2 * step + w)) for w in range(2)]
+        mine -= c.reduce({"w": [torch.ones(40, 40)] * 2, "b": grads})["b"]
+        weight.grad = torch.stack(grads).mean(0)
+        plain.step()
+        torch.testing.assert_close(mine, weight.detach())

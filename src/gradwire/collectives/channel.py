@@ -53,14 +53,14 @@ def _everyones(group: dist.ProcessGroup, value: T) -> list[T]:
     return values
 
 
-def check_agreement(group: dist.ProcessGroup, set_up: str) -> None:
+def check_agreement(group: dist.ProcessGroup, set_up: str, who: str = "attach") -> None:
     """Ranks that compress differently would wait for each other, or mix up each other's bytes."""
     set_ups = _everyones(group, set_up)
     for rank, other in enumerate(set_ups):
         if other != set_ups[0]:
             raise Incompatible(
-                f"attach: the ranks disagree. Rank 0 has {set_ups[0]}; rank {rank} has {other}. "
-                "Call attach with the same arguments on all ranks."
+                f"{who}: the ranks disagree. Rank 0 has {set_ups[0]}; rank {rank} has {other}. "
+                f"Call {who} with the same arguments on all ranks."
             )
 
 

@@ -49,14 +49,14 @@ class ScatterReduceGather(Strategy):
     def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
         shard = shard_length(codec, x.numel(), ctx.workers)
         low = ctx.rank * shard
-        up, own = encode(codec, F.pad(x, (0, ctx.workers * shard - x.numel())).view(ctx.workers, shard), ctx)
+        up, own = encode(codec, _padded(x, ctx.workers * shard).view(ctx.workers, shard), ctx)
         received = yield Scatter(up)
         down, rng = self._down or codec, ctx.rng.fold("down")
         held = self.held(codec, ctx.layout, ctx.rank, ctx.workers)
         remember = held.numel > 0 and (ctx.owner_memory if self.owner_memory is None else self.owner_memory)
         kept = ctx.state.flat(OWNER_ERROR, held) if remember else None
         if kept is not None:
-            kept = ctx.rescale * F.pad(kept, (0, shard - held.numel))[None]
+            kept = ctx.rescale * _padded(kept, shard)[None]
         owner = codec.recode if self._down is None else partial(recode, codec, self._down)
         result, lost = owner(received, shard, ctx.rng.at(low), rng.at(low), kept, remember)
         if lost is not None:
@@ -78,3 +78,8 @@ class ScatterReduceGather(Strategy):
 def shard_length(codec: Codec, numel: int, workers: int) -> int:
     """Elements of one shard: an equal share, rounded up to the codec's alignment."""
     return -(-numel // (workers * codec.alignment)) * codec.alignment
+
+
+def _padded(x: Tensor, numel: int) -> Tensor:
+    """Zeros behind the end; no copy where there is nothing to add."""
+    return F.pad(x, (0, numel - x.numel())) if numel > x.numel() else x

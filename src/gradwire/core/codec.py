@@ -200,11 +200,6 @@ def recode(
     return result, mean - down.decode(result, numel, again) if remember else None
 
 
-def zero_or_nan(x: Tensor) -> Tensor:
-    """0 where `x` is finite throughout, NaN otherwise: add it to make one bad element visible everywhere."""
-    return (x * 0).sum() if x.numel() else x.new_zeros(())
-
-
 codecs: Registry[Codec] = Registry("codec", "gradwire.codecs", entry_point_group="gradwire.codecs")
 strategies: Registry[Strategy] = Registry("strategy", "gradwire.collectives")
 register = codecs.register

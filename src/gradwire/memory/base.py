@@ -30,6 +30,10 @@ class Memory(ABC):
     def compensate(self, x: Tensor, ctx: Context) -> Tensor:
         """What to encode. ``ctx.rescale`` turns what is kept into today's units of the gradient."""
 
+    def uncompressed(self, mean: Tensor, ctx: Context) -> Tensor:
+        """What to hand on of the tensors that travelled as they are, given their mean; ``ctx.layout`` is theirs."""
+        return mean
+
     @abstractmethod
     def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
         """Keep what `own`, this worker's share of the result, left behind."""

@@ -9,7 +9,13 @@ warm. What is subtracted by error feedback is the worker's own part, P (MᵀP)�
 shared P, which never exceeds the gradient. Matrices of the same shape are treated in one batch.
 Vectors, and matrices for which m·l <= min_rate·r(m + l), travel as they are, with P; the default of 0 factors every
 matrix, as published, and 1 those only that get smaller by it.
-Wire: r (m + l) values of 4 bytes for an m × l matrix, r no larger than m and l.
+`iterations` > 1 repeats both rounds with Q = Q' within a step, for a better approximation at as many times the bytes.
+``warm=False`` draws a new Q in each step and keeps none. The first `start` steps send everything as it is.
+Wire: r (m + l) values of 4 bytes for an m × l matrix and each iteration, r no larger than m and l.
+
+Q is scaled to a largest magnitude of 1 before it is used. Neither span nor result changes by that, and M Q neither
+overflows nor vanishes where gradients are far from 1. A basis of columns that depend on each other, or are zero, is
+completed by the QR decomposition; a zero Q, as a zero gradient leaves it, is replaced by a fixed one.
 
 Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727, algorithms 1 and 2.
 """
@@ -18,115 +24,70 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from gradwire.codecs.lowrank._matrices import assemble, averaged, keep, plan, stacked, starts, uncompressed, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum
-from gradwire.core.layout import Layout
-from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels.random import normal
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Matrices of one shape, by their position in the layout."""
-
-    members: tuple[int, ...]
-    height: int
-    width: int
-    rank: int
 
 
 @register
 @dataclass(frozen=True)
 class PowerSGD(Codec):
-    """Low-rank factors."""
+    """Low-rank factors by power iteration."""
 
     name: ClassVar[str] = "powersgd"
     family: ClassVar[str] = "lowrank"
     paper: ClassVar[str] = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727"
-    variants: ClassVar[tuple[str, ...]] = ("powersgd(rank=1)", "powersgd(rank=2, min_rate=2)")
+    variants: ClassVar[tuple[str, ...]] = (
+        "powersgd(rank=1)",
+        "powersgd(rank=2, min_rate=2, start=2)",
+        "powersgd(rank=2, iterations=2, warm=False)",
+    )
     rank: int = 4
     min_rate: float = 0.0
+    start: int = 0
+    iterations: int = 1
+    warm: bool = True
 
     def __post_init__(self) -> None:
         check = Check(self.name)
         check.integer("rank", self.rank, 1)
         check.number("min_rate", self.min_rate, 0, math.inf, "a compression rate of at least 0")
+        check.integer("start", self.start, 0)
+        check.integer("iterations", self.iterations, 1)
+        check.one_of("warm", self.warm, (True, False))
 
     @property
     def traits(self) -> Traits:
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0)
 
+    @property
+    def settled(self) -> int:
+        return self.start
+
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        if ctx.rng.step < self.start:
+            return (yield from uncompressed(x, ctx))
         batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
-        pieces, names, share = ctx.layout.split(x), ctx.layout.names, 1.0 / ctx.workers
-        matrices = [torch.stack([pieces[i].view(b.height, b.width) for i in b.members]) for b in batches]
-        starts = [torch.stack([self._start(names[i], b, x, ctx) for i in b.members]) for b in batches]
-
-        left = [m @ q for m, q in zip(matrices, starts, strict=True)]
-        plain = [pieces[i] for i in vectors]
-        total = yield Sum(torch.cat([t.flatten() for t in left + plain]) * share)
-        *parts, plain_mean = total.split([p.numel() for p in left] + [sum(p.numel() for p in plain)])
-        bases = [torch.linalg.qr(t.view(p.shape)).Q for t, p in zip(parts, left, strict=True)]
-
-        right = [m.mT @ p for m, p in zip(matrices, bases, strict=True)]
-        means = right
-        if right:
-            total = yield Sum(torch.cat([q.flatten() for q in right]) * share)
-            means = [t.view(q.shape) for t, q in zip(total.split([q.numel() for q in right]), right, strict=True)]
-        for b, q in zip(batches, means, strict=True):
-            for i, factor in zip(b.members, q, strict=True):
-                ctx.state.put("q", names[i], factor)
-
-        mean = _assemble(x, pieces, batches, bases, means, vectors, plain_mean)
-        own = _assemble(x, pieces, batches, bases, right, vectors, torch.cat(plain) if plain else plain_mean)
-        return mean, own if ctx.wants_own else None
-
-    def _start(self, name: str, batch: Batch, x: Tensor, ctx: Context) -> Tensor:
-        """Q of the last step; at first, a random one that all workers draw alike."""
-        kept = ctx.state.get("q", name)
-        if kept is not None and kept.shape == (batch.width, batch.rank):
-            return kept
-        stream = Random(seed=ctx.rng.seed).shared(f"powersgd/{name}")
-        return normal(stream, (batch.width, batch.rank), x.device)
-
-
-@lru_cache(maxsize=4096)
-def plan(layout: Layout, rank: int, min_rate: float) -> tuple[tuple[Batch, ...], tuple[int, ...]]:
-    """Which tensors are factored, batched by shape, and which travel as they are."""
-    batches: dict[tuple[int, int], list[int]] = {}
-    vectors = []
-    for i, segment in enumerate(layout.segments):
-        height = segment.shape[0] if len(segment.shape) >= 2 else 0
-        width = segment.numel // height if height else 0
-        r = min(rank, height, width)
-        if r and segment.numel > min_rate * r * (height + width):
-            batches.setdefault((height, width), []).append(i)
-        else:
-            vectors.append(i)
-    return tuple(Batch(tuple(m), h, w, min(rank, h, w)) for (h, w), m in batches.items()), tuple(vectors)
-
-
-def _assemble(
-    x: Tensor,
-    pieces: tuple[Tensor, ...],
-    batches: tuple[Batch, ...],
-    bases: list[Tensor],
-    factors: list[Tensor],
-    vectors: tuple[int, ...],
-    plain: Tensor,
-) -> Tensor:
-    """The flat vector of all P Qᵀ and of the tensors that travelled as they are."""
-    parts = list(pieces)
-    for b, p, q in zip(batches, bases, factors, strict=True):
-        for i, matrix in zip(b.members, p @ q.mT, strict=True):
-            parts[i] = matrix.reshape(-1)
-    for i, vector in zip(vectors, torch.split(plain, [pieces[i].numel() for i in vectors]), strict=True):
-        parts[i] = vector
-    return torch.cat(parts) if parts else x
+        pieces = ctx.layout.split(x)
+        matrices, plain = stacked(pieces, batches), [pieces[i] for i in vectors]
+        factors = starts(batches, ctx, x.device, warm=self.warm)
+        beside = plain  # travels with the first exchange
+        means: list[Tensor] = []
+        for _ in range(self.iterations):
+            left = [m @ unit(q) for m, q in zip(matrices, factors, strict=True)]
+            answer = yield from averaged([*left, *beside], ctx)
+            means, beside = means + answer[len(left) :], []
+            bases = [torch.linalg.qr(p).Q for p in answer[: len(left)]]
+            right = [m.mT @ p for m, p in zip(matrices, bases, strict=True)]
+            factors = yield from averaged(right, ctx)
+        if self.warm:
+            keep(batches, factors, ctx)
+        mean = assemble(batches, [p @ q.mT for p, q in zip(bases, factors, strict=True)], vectors, means)
+        if not ctx.wants_own:
+            return mean, None
+        return mean, assemble(batches, [p @ q.mT for p, q in zip(bases, right, strict=True)], vectors, plain)

@@ -24,8 +24,8 @@ from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels import rows
-from gradwire.kernels.bitpack import pack, packed_bytes, unpack
+from gradwire.kernels import rows, signs
+from gradwire.kernels.bitpack import packed_bytes
 
 
 @register
@@ -51,18 +51,33 @@ class EFSignSGD(Codec):
         return self.block
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        sums = rows.blocks(x.abs(), self.block).sum(2)
-        return Payload(rows.join(sums / self._lengths(x.shape[1], x.device), pack(x >= 0, 1)))
+        scales, bits, _ = signs.encode_scaled(x, self.block)
+        return Payload(rows.join(scales, bits))
+
+    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
+        scales, bits, own = signs.encode_scaled(x, self.block, keep_own=True)
+        assert own is not None, "asked for"
+        return Payload(rows.join(scales, bits)), own
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        scales, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
-        signs = unpack(payload.data[:, start:], 1, numel).float().mul_(2).sub_(1)
-        return (rows.blocks(signs, self.block) * scales.unsqueeze(2)).flatten(1)[:, :numel]
+        scales, bits = self._read(payload, numel)
+        return signs.decode(bits, -scales, scales, self.block, numel)
+
+    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        scales, bits = self._read(payload, numel)
+        return signs.decode_sum(bits, -scales, scales, self.block, numel).div_(payload.rows)
+
+    def recode(
+        self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
+    ) -> tuple[Payload, Tensor | None]:
+        scales, bits = self._read(payload, numel)
+        bits, scales, lost = signs.recode(bits, -scales, scales, self.block, numel, kept, remember)
+        return Payload(rows.join(scales, bits)), lost
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 4 * -(-numel // self.block)
 
-    def _lengths(self, numel: int, device: torch.device) -> Tensor:
-        """Elements in each block; the last may be shorter."""
-        starts = torch.arange(0, numel, self.block, device=device)
-        return (numel - starts).clamp(max=self.block)
+    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """Scales and packed signs."""
+        scales, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
+        return scales, payload.data[:, start:]

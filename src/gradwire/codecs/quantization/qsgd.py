@@ -11,7 +11,13 @@ across workers, so errors average out. The minimum guards against y > s by round
 feedback it is scaled by 1/(1+omega) where omega >= 1.
 Wire: ceil(log2(2s+1)) bits a coordinate, packed, and 4 bytes for each block; no entropy coding.
 
-Alistarh et al., QSGD, NeurIPS 2017, arXiv:1610.02132, section 3.1.
+With `share_norm` the workers first agree on the largest norm of each block, and the codes then go through one
+all-reduce of integers, which is exact: no payload is decoded by anybody but in the sum. The variance holds against
+the worker with the largest norm. Wire: 4 bytes for each block, and 32-bit words of floor(32/w) codes each, with
+w = ceil(log2(2ns+1)) bits for n workers.
+
+Alistarh et al., QSGD, NeurIPS 2017, arXiv:1610.02132, section 3.1; shared norms: Xin et al., Global-QSGD, 2023,
+arXiv:2305.18627.
 """
 
 from __future__ import annotations
@@ -23,13 +29,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.codecs.quantization._ranges import add_up, agree, values
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Payload
-from gradwire.core.random import Random
+from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
-from gradwire.kernels import rows
-from gradwire.kernels.bitpack import pack, packed_bytes, unpack
-from gradwire.kernels.random import uniform
+from gradwire.kernels import blockwise, grid, rows
+from gradwire.kernels.bitpack import packed_bytes
 
 
 @register
@@ -45,21 +51,25 @@ class QSGD(Codec):
         "qsgd(levels=3, block=64, norm='l2')",
         "qsgd(levels=127, block=2048)",
         "qsgd(levels=300, block=5, norm='l2')",
+        "qsgd(levels=7, block=64, share_norm=True)",
     )
     levels: int = 7
     block: int = 512
     norm: str = "max"
+    share_norm: bool = False
 
     def __post_init__(self) -> None:
         check = Check(self.name)
         check.integer("levels", self.levels, 1, 32767)
         check.integer("block", self.block, 1)
         check.one_of("norm", self.norm, ("max", "l2"))
+        check.one_of("share_norm", self.share_norm, (False, True))
 
     @property
     def traits(self) -> Traits:
         omega = min(self.block / (4 * self.levels**2), math.sqrt(self.block) / self.levels)
-        return Traits(combine=Combine.GATHER, unbiased=True, omega=omega, stochastic=True)
+        combine = Combine.ROUNDS if self.share_norm else Combine.GATHER
+        return Traits(combine=combine, unbiased=True, omega=omega, stochastic=True)
 
     @property
     def alignment(self) -> int:
@@ -68,28 +78,67 @@ class QSGD(Codec):
     @property
     def width(self) -> int:
         """Bits of one code."""
-        return (2 * self.levels).bit_length()
+        return grid.code_width(self.levels, self.levels)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        blocks = rows.blocks(x, self.block)
-        norms = self._norms(blocks)
-        safe = torch.where(norms > 0, norms, 1.0).unsqueeze(2)
-        y = (blocks.abs() / safe * self.levels).flatten(1)[:, : x.shape[1]]
-        steps = (y + uniform(rng.private("round"), x.shape, x.device)).floor_().clamp_(max=self.levels)
-        codes = (steps * x.sign() + self.levels).nan_to_num_(0)  # the norm carries the NaN
-        return Payload(rows.join(norms, pack(codes.to(torch.int32), self.width)))
+        norms = self._norms(x)
+        return Payload(rows.join(norms, grid.encode(x, self.levels / norms, *self._grid, _noise(rng))))
+
+    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
+        norms = self._norms(x)
+        codes, own = grid.encode_own(x, self.levels / norms, self._step(norms), *self._grid, _noise(rng))
+        return Payload(rows.join(norms, codes)), own
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        norms, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
-        steps = unpack(payload.data[:, start:], self.width, numel).float().sub_(self.levels)
-        return (rows.blocks(steps, self.block) * (norms / self.levels).unsqueeze(2)).flatten(1)[:, :numel]
+        step, codes = self._read(payload, numel)
+        return grid.decode(codes, step, *self._grid, numel)
+
+    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        step, codes = self._read(payload, numel)
+        return grid.decode_sum(codes, step, *self._grid, numel).div_(payload.rows)
+
+    def recode(
+        self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
+    ) -> tuple[Payload, Tensor | None]:
+        if self.norm != "max":
+            return super().recode(payload, numel, rng, down, kept, remember)
+        step, codes = self._read(payload, numel)
+        codes, norms, lost = grid.recode(codes, step, *self._grid, numel, kept, _noise(down), remember)
+        return Payload(rows.join(norms, codes)), lost
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, self.width) + 4 * -(-numel // self.block)
 
-    def _norms(self, blocks: Tensor) -> Tensor:
-        largest = blocks.abs().amax(2)
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        if not self.share_norm:
+            return (yield from super().reduce(x, ctx))
+        norms = yield from agree(self._norms(x[None]))
+        step = self._step(norms)
+        codes = grid.encode(x[None], self.levels / norms, *self._grid, _noise(ctx.rng))
+        own = grid.decode(codes, step, *self._grid, x.numel())[0] if ctx.wants_own else None
+        total = yield from add_up(codes, self.levels, x.numel(), ctx.workers)
+        return values(total, step / ctx.workers, self.block)[0], own
+
+    @property
+    def _grid(self) -> tuple[int, int, int]:
+        """Block, and the largest codes on either side."""
+        return self.block, self.levels, self.levels
+
+    def _norms(self, x: Tensor) -> Tensor:
+        largest = grid.usable(blockwise.abs_max(x, self.block), self.levels)
         if self.norm == "max":
             return largest
-        safe = torch.where(largest > 0, largest, 1.0)
-        return safe * (blocks / safe.unsqueeze(2)).square().sum(2).sqrt()  # squares of huge values would overflow
+        parts = (rows.blocks(x, self.block) / largest.unsqueeze(2)).flatten(1)  # squares of huge values would overflow
+        return torch.maximum(largest, largest * blockwise.square_sum(parts, self.block).sqrt())
+
+    def _step(self, norms: Tensor) -> Tensor:
+        return norms / self.levels
+
+    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """Steps and packed codes."""
+        norms, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
+        return self._step(norms), payload.data[:, start:]
+
+
+def _noise(rng: Random) -> Stream:
+    return rng.private("round")

@@ -4,7 +4,7 @@ r"""SignSGD with majority vote: one bit a coordinate, and the workers vote.
 
 The result is ±1, not a mean: the step length is the learning rate, which must be small (1e-4 or so). Runs without
 memory. A zero, and a tie among an even number of workers, is decided by a coin that all workers share, new
-in each step, so that untouched coordinates (embedding rows, say) do not drift.
+in each step, so that untouched coordinates (embedding rows, say) do not drift. Votes are counted on packed bits.
 All-gather and scatter-reduce-gather give the same result, bit for bit.
 Wire: ceil(n/8) bytes, and one byte that says that the gradient is not finite.
 
@@ -23,8 +23,8 @@ from torch import Tensor
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.kernels import rows
-from gradwire.kernels.bitpack import pack, packed_bytes, unpack
+from gradwire.kernels import rows, signs
+from gradwire.kernels.bitpack import pack, packed_bytes
 from gradwire.kernels.random import coins
 
 
@@ -51,19 +51,18 @@ class SignSGD(Codec):
         return Payload(rows.join(pack(positive, 1), bad.to(torch.uint8)))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        signs, bad = self._read(payload, numel)
-        return signs.masked_fill_(bad, torch.nan)
+        return _values(payload.data[:, :-1], payload.data[:, -1:] != 0, numel)
 
     def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        signs, bad = self._read(payload, numel)
-        votes = signs.sum(0, keepdim=True)
-        positive = torch.where(votes == 0, coins(rng.shared("coin"), votes.shape, votes.device), votes > 0)
-        return torch.where(positive, 1.0, -1.0).masked_fill_(bad.any(0, keepdim=True), torch.nan)
+        ties = pack(coins(rng.shared("coin"), (1, numel), payload.data.device), 1)
+        majority = signs.vote(payload.data[:, :-1], ties)
+        return _values(majority, (payload.data[:, -1:] != 0).any(0, keepdim=True), numel)
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 1
 
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
-        """Signs as ±1 and, for each row, whether it was not finite."""
-        bits = unpack(payload.data, 1, numel)
-        return bits.float().mul_(2).sub_(1), payload.data[:, -1:] != 0
+
+def _values(bits: Tensor, bad: Tensor, numel: int) -> Tensor:
+    """±1, and NaN in the rows that are `bad`."""
+    one = torch.where(bad, torch.nan, 1.0)
+    return signs.decode(bits, -one, one, numel, numel)

@@ -16,7 +16,6 @@ Stich et al., Sparsified SGD with Memory, NeurIPS 2018, arXiv:1809.07599.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -24,6 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gradwire.codecs.sparsification._support import any_index, kept
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random, Stream
@@ -68,13 +68,10 @@ class RandomK(Codec):
         return out
 
     def payload_bytes(self, numel: int) -> int:
-        return 4 * self._k(numel)
-
-    def _k(self, numel: int) -> int:
-        return min(numel, max(1, math.ceil(self.ratio * numel)))
+        return 4 * kept(self.ratio, numel)
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
-        return support(rng.shared("support"), rng.shared("turn"), self._k(numel), numel, device)
+        return support(rng.shared("support"), rng.shared("turn"), kept(self.ratio, numel), numel, device)
 
 
 @lru_cache(maxsize=16)  # encoder and decoder, and virtual workers, ask for the same one
@@ -82,5 +79,4 @@ def support(draw: Stream, turn: Stream, k: int, numel: int, device: torch.device
     """k distinct indices below `numel`: one from each of k strata of the range, turned by a random angle."""
     edges = torch.arange(k + 1, device=device) * numel // k
     inside = edges[:-1] + (words(draw, (k,), device) * edges.diff() >> 32)
-    angle = words(turn, (2,), device)
-    return (inside + ((angle[0] << 31) | (angle[1] >> 1)) % numel) % numel
+    return (inside + any_index(turn, numel, device)) % numel

@@ -30,6 +30,7 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Sum
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
+from gradwire.kernels.blockwise import square_sum
 from gradwire.kernels.cast import from_half, to_half
 
 
@@ -81,7 +82,7 @@ class TopKC(Codec):
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         chunks = rows.blocks(x[None], self.chunk)[0]
-        energy = yield Sum(chunks.square().sum(1).to(torch.bfloat16))
+        energy = yield Sum(square_sum(x[None], self.chunk)[0].to(torch.bfloat16))
         kept = energy.float().sort(descending=True, stable=True).indices[: self.kept_chunks(x.numel())]
         scale = _power_of_two(energy.float().amax()) / ctx.workers
         mine = to_half(chunks[kept] * scale)

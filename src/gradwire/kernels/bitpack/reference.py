@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    rows = codes.shape[0]
+    rows, numel = codes.shape
     if width == 8:
         return codes.to(torch.uint8)
     if 8 % width == 0:  # a whole number of codes in each byte
         per_byte = 8 // width
-        groups = F.pad(codes.to(torch.uint8), (0, -codes.shape[1] % per_byte)).view(rows, -1, per_byte)
+        groups = F.pad(codes.to(torch.uint8), (0, -numel % per_byte)).view(rows, -(-numel // per_byte), per_byte)
         packed = groups[..., 0].clone()
         for i in range(1, per_byte):  # far faster than a reduction over so short a dimension
             packed |= groups[..., i] << (i * width)

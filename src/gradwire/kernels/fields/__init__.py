@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gradwire.kernels.backend import compiled
 from gradwire.kernels.fields import reference
 
 
@@ -24,9 +25,17 @@ def field_words(numel: int, width: int) -> int:
 
 def pack(codes: Tensor, width: int) -> Tensor:
     """(rows, d) codes below 2^width -> (rows, words) int32."""
+    if compiled(codes):
+        from gradwire.kernels.fields import cpu
+
+        return cpu.pack(codes, width)
     return reference.pack(codes, width)
 
 
 def unpack(words: Tensor, width: int, numel: int) -> Tensor:
     """The inverse: (rows, words) int32 -> (rows, numel) int64."""
+    if compiled(words):
+        from gradwire.kernels.fields import cpu
+
+        return cpu.unpack(words, width, numel)
     return reference.unpack(words, width, numel)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.core.random import Stream
+from gradwire.kernels.backend import compiled
 from gradwire.kernels.grid import reference
 
 
@@ -24,19 +25,77 @@ def code_width(low: int, high: int) -> int:
     return max(1, (low + high).bit_length())
 
 
+def usable(scales: Tensor, high: int) -> Tensor:
+    """The scales, raised to the smallest whose step scale/high has an inverse; NaN stays NaN.
+
+    A block of zeros has the codes of zero whatever its scale.
+    """
+    return reference.usable(scales, high)
+
+
 def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: Stream | None) -> Tensor:
     """(rows, numel) float32 and (rows, blocks) inverse steps -> (rows, bytes) uint8.
 
     Element i of the flattened rows draws number i of the stream `noise`.
     """
+    if _compiled(low, high, x, inverse):
+        from gradwire.kernels.grid import cpu
+
+        return cpu.encode(x, inverse, block, low, high, noise)
     return reference.encode(x, inverse, block, low, high, noise)
+
+
+def encode_own(
+    x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None
+) -> tuple[Tensor, Tensor]:
+    """`encode`, and what `decode` makes of it with these steps."""
+    if _compiled(low, high, x, inverse, step):
+        from gradwire.kernels.grid import cpu
+
+        return cpu.encode_own(x, inverse, step, block, low, high, noise)
+    return reference.encode_own(x, inverse, step, block, low, high, noise)
 
 
 def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
+    if _compiled(low, high, data, step):
+        from gradwire.kernels.grid import cpu
+
+        return cpu.decode(data, step, block, low, high, numel)
     return reference.decode(data, step, block, low, high, numel)
 
 
 def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
     """The values summed over the rows, first to last: (1, numel) float32."""
+    if _compiled(low, high, data, step):
+        from gradwire.kernels.grid import cpu
+
+        return cpu.decode_sum(data, step, block, low, high, numel)
     return reference.decode_sum(data, step, block, low, high, numel)
+
+
+def recode(
+    data: Tensor,
+    step: Tensor,
+    block: int,
+    low: int,
+    high: int,
+    numel: int,
+    carry: Tensor | None = None,
+    noise: Stream | None = None,
+    keep_lost: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`decode_sum` divided by the number of rows, plus `carry`, (1, numel), if given; and that encoded again.
+
+    The scale of a block is its largest magnitude, made `usable`; the step scale/high, the inverse step (1/scale)·high.
+    Returns codes and scales, of one row, and, if wanted, what the encoding loses: the mean less its decoded values.
+    """
+    if _compiled(low, high, data, step):
+        from gradwire.kernels.grid import cpu
+
+        return cpu.recode(data, step, block, low, high, numel, carry, noise, keep_lost)
+    return reference.recode(data, step, block, low, high, numel, carry, noise, keep_lost)
+
+
+def _compiled(low: int, high: int, *tensors: Tensor) -> bool:
+    return low + high < 1 << 23 and compiled(*tensors)

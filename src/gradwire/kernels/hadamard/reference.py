@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.random import coins
+from gradwire.kernels.random.reference import coins
 
 
 def rotate(x: Tensor, size: int, signs: Stream | None) -> Tensor:

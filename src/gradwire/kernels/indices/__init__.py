@@ -4,19 +4,22 @@ r"""Sets of k indices below n, in fewer bits than ceil(log2 n) each.
 |---|---|---|
 | packed | k·ceil(log2 n) | a handful of indices |
 | bitmap | n | more than about a third of all |
-| elias_fano | k·(l + 1) + ceil(n/2^l), l = floor(log2(n/k)) | everything between: at most k·(3 + log2(n/k)) |
+| elias_fano | k·(l + 1) + ceil(n/2^l) − 1, l = floor(log2(n/k)) | everything between: at most k·(3 + log2(n/k)) |
+| blocks | 16·k + 32·ceil(n/2^16) | speed: no bits to shift, about twice the size of elias_fano at k = n/100 |
 
-All three have a size that follows from n and k alone; `best` takes the smallest. Elias-Fano keeps the lower l bits of
-each index packed, and the upper parts as a string in which index i of the sorted set sets bit (upper part + i).
+All have a size that follows from n and k alone; `best` takes the smallest. Elias-Fano keeps the lower l bits of each
+index packed, and the upper parts as a string in which index i of the sorted set sets bit (upper part + i). Blocks keep
+how many indices each block of 65,536 has, in 4 bytes, and then the offset of each index in its block, in 2 bytes.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from gradwire.kernels.backend import compiled
 from gradwire.kernels.indices import reference
 
-CODINGS = ("elias_fano", "bitmap", "packed")
+CODINGS = ("elias_fano", "bitmap", "packed", "blocks")
 
 
 def index_bytes(numel: int, count: int, coding: str = "best") -> int:
@@ -33,9 +36,19 @@ def resolve(numel: int, count: int, coding: str = "best") -> str:
 
 def encode(indices: Tensor, numel: int, coding: str = "best") -> Tensor:
     """(rows, k) int64, distinct and ascending in each row -> (rows, bytes) uint8."""
-    return reference.encode(indices, numel, resolve(numel, indices.shape[1], coding))
+    coding = resolve(numel, indices.shape[1], coding)
+    if compiled(indices):
+        from gradwire.kernels.indices import cpu
+
+        return cpu.encode(indices, numel, coding)
+    return reference.encode(indices, numel, coding)
 
 
 def decode(data: Tensor, numel: int, count: int, coding: str = "best") -> Tensor:
     """The inverse: (rows, count) int64, ascending."""
-    return reference.decode(data, numel, count, resolve(numel, count, coding))
+    coding = resolve(numel, count, coding)
+    if compiled(data):
+        from gradwire.kernels.indices import cpu
+
+        return cpu.decode(data, numel, count, coding)
+    return reference.decode(data, numel, count, coding)

@@ -16,40 +16,44 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
+from gradwire.kernels.backend import compiled
 from gradwire.kernels.random import reference
 
 
 def words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
     """Uniform 32-bit words, as int64 in [0, 2³²)."""
-    numel = math.prod(shape)
-    if device.type == "meta":
-        return torch.empty(tuple(shape), dtype=torch.int64, device=device)
-    first, skip = divmod(stream.offset, 4)
-    blocks = -(-(skip + numel) // 4)
-    return reference.words(stream.key, first, blocks, device)[skip : skip + numel].view(tuple(shape))
+    if _compiled(device):
+        from gradwire.kernels.random import cpu
+
+        return cpu.words(stream, math.prod(shape)).view(tuple(shape))
+    return reference.stream_words(stream, shape, device)
 
 
 def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
     """Float32 numbers, uniform in [0, 1)."""
-    return (words(stream, shape, device) >> 8).float() * 2.0**-24
+    if _compiled(device):
+        from gradwire.kernels.random import cpu
+
+        return cpu.uniform(stream, math.prod(shape)).view(tuple(shape))
+    return reference.uniform(stream, shape, device)
 
 
 def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
     """Float32 midpoints of 2¹⁶ cells of [0, 1): element i is half-word i mod 2, the lower first, of word i div 2."""
-    first, skip = divmod(stream.offset, 2)
-    numel = math.prod(shape)
-    draws = words(Stream(stream.key, first), (-(-(skip + numel) // 2), 1), device)
-    parts = torch.cat((draws & 0xFFFF, draws >> 16), dim=1).view(-1)[skip : skip + numel]
-    return ((parts.float() + 0.5) * 2.0**-16).view(tuple(shape))
+    if _compiled(device):
+        from gradwire.kernels.random import cpu
+
+        return cpu.halves(stream, math.prod(shape)).view(tuple(shape))
+    return reference.halves(stream, shape, device)
 
 
 def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
     """Fair booleans; element i is bit i mod 32 of word i div 32."""
-    first, skip = divmod(stream.offset, 32)
-    numel = math.prod(shape)
-    draws = words(Stream(stream.key, first), (-(-(skip + numel) // 32), 1), device)
-    bits = (draws >> torch.arange(32, device=device)) & 1
-    return bits.view(-1)[skip : skip + numel].view(tuple(shape)) != 0
+    if _compiled(device):
+        from gradwire.kernels.random import cpu
+
+        return cpu.coins(stream, math.prod(shape)).view(tuple(shape))
+    return reference.coins(stream, shape, device)
 
 
 def normal(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
@@ -57,3 +61,7 @@ def normal(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor
     bits = words(stream, (2, *shape), device).double()
     radius = torch.sqrt(-2 * torch.log((bits[0] + 1) * 2.0**-32))
     return (radius * torch.cos(bits[1] * (2 * math.pi * 2.0**-32))).float()
+
+
+def _compiled(device: torch.device) -> bool:
+    return device.type == "cpu" and compiled()

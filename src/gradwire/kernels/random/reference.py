@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from gradwire.core.random import Stream
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 _CHUNK = 1 << 16  # blocks at a time on the CPU: the working set stays in the cache
+
+
+def stream_words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    numel = math.prod(shape)
+    if device.type == "meta":
+        return torch.empty(tuple(shape), dtype=torch.int64, device=device)
+    first, skip = divmod(stream.offset, 4)
+    blocks = -(-(skip + numel) // 4)
+    return words(stream.key, first, blocks, device)[skip : skip + numel].view(tuple(shape))
+
+
+def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return (stream_words(stream, shape, device) >> 8).float() * 2.0**-24
+
+
+def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    first, skip = divmod(stream.offset, 2)
+    numel = math.prod(shape)
+    draws = stream_words(Stream(stream.key, first), (-(-(skip + numel) // 2), 1), device)
+    parts = torch.cat((draws & 0xFFFF, draws >> 16), dim=1).view(-1)[skip : skip + numel]
+    return ((parts.float() + 0.5) * 2.0**-16).view(tuple(shape))
+
+
+def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    first, skip = divmod(stream.offset, 32)
+    numel = math.prod(shape)
+    draws = stream_words(Stream(stream.key, first), (-(-(skip + numel) // 32), 1), device)
+    bits = (draws >> torch.arange(32, device=device)) & 1
+    return bits.view(-1)[skip : skip + numel].view(tuple(shape)) != 0
 
 
 def words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:

@@ -4,24 +4,73 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gradwire.kernels.backend import compiled
 from gradwire.kernels.signs import reference
 
 
 def encode(x: Tensor) -> Tensor:
     """Bit 1 where x >= 0: (rows, numel) -> (rows, ceil(numel/8)) uint8."""
+    if compiled(x):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.encode(x)
     return reference.encode(x)
+
+
+def encode_scaled(x: Tensor, block: int, keep_own: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The mean magnitude of each block, (rows, blocks), the bits of `encode`, and, if wanted, what they decode to.
+
+    The decoded values are (rows, numel): plus the block's mean magnitude for bit 1, minus it for bit 0.
+    """
+    if compiled(x):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.encode_scaled(x, block, keep_own)
+    return reference.encode_scaled(x, block, keep_own)
 
 
 def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
     """Bit 1 becomes its block's `plus`, bit 0 its `minus`, both (rows, blocks): (rows, numel) float32."""
+    if compiled(data, minus, plus):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.decode(data, minus, plus, block, numel)
     return reference.decode(data, minus, plus, block, numel)
 
 
 def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
     """The decoded values summed over the rows, first to last: (1, numel) float32."""
+    if compiled(data, minus, plus):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.decode_sum(data, minus, plus, block, numel)
     return reference.decode_sum(data, minus, plus, block, numel)
+
+
+def recode(
+    data: Tensor,
+    minus: Tensor,
+    plus: Tensor,
+    block: int,
+    numel: int,
+    carry: Tensor | None = None,
+    keep_lost: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`decode_sum` divided by the number of rows, plus `carry`, (1, numel), if given; and that by `encode_scaled`.
+
+    Returns bits and scales, of one row, and, if wanted, what the encoding loses: the mean less its decoded values.
+    """
+    if compiled(data, minus, plus):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.recode(data, minus, plus, block, numel, carry, keep_lost)
+    return reference.recode(data, minus, plus, block, numel, carry, keep_lost)
 
 
 def vote(data: Tensor, ties: Tensor) -> Tensor:
     """The majority of the rows, bit by bit; equal numbers take the bit of `ties`: both packed, -> (1, bytes)."""
+    if compiled(data, ties):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.vote(data, ties)
     return reference.vote(data, ties)

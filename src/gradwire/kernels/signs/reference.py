@@ -7,10 +7,18 @@ from torch import Tensor
 
 from gradwire.kernels import rows
 from gradwire.kernels.bitpack import reference as bitpack
+from gradwire.kernels.blockwise import reference as blockwise
 
 
 def encode(x: Tensor) -> Tensor:
     return bitpack.pack(x >= 0, 1)
+
+
+def encode_scaled(x: Tensor, block: int, keep_own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    numel = x.shape[1]
+    lengths = (numel - torch.arange(0, numel, block, device=x.device)).clamp(max=block)
+    scales, bits = blockwise.abs_sum(x, block) / lengths, encode(x)
+    return scales, bits, decode(bits, -scales, scales, block, numel) if keep_own else None
 
 
 def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
@@ -24,6 +32,16 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
         row = slice(i, i + 1)
         total += decode(data[row], minus[row], plus[row], block, numel)
     return total
+
+
+def recode(
+    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, carry: Tensor | None, keep_lost: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    mean = decode_sum(data, minus, plus, block, numel) / data.shape[0]
+    if carry is not None:
+        mean += carry
+    scales, bits, own = encode_scaled(mean, block, keep_lost)
+    return bits, scales, None if own is None else mean - own
 
 
 def vote(data: Tensor, ties: Tensor) -> Tensor:

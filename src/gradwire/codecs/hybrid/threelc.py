@@ -1,0 +1,79 @@
+r"""3LC: three values, −M, 0 and M, five of them in a byte, and runs of zero bytes cut short.
+
+.. math::  M = s \max_i |a_i|, \qquad C(a)_i = M t_i, \qquad t_i = \mathrm{round}(a_i / M) \in \{-1, 0, 1\}
+
+s = `sparsity`, in [1, 2): the larger, the more zeros. A half is rounded away from zero. |a − C(a)| ≤ M/2 for
+every element, and no element's error exceeds its own magnitude. The largest one's is s − 1 of it: a contraction with
+delta = s(2 − s)/n over n elements, hence the claim of 0. Runs with error feedback, and needs it: what is below M/2 is
+not sent at all until it has piled up.
+Wire: 4 bytes of M, then ⌈n/5⌉ bytes, 1.6 bits an element, as in `gradwire.kernels.trits`. With `zero_runs`, 2 to 14
+neighbouring bytes of five zeros each become one byte, see `gradwire.kernels.runs`: between 8/70 = 0.114 and 1.6 bits,
+and a length that depends on the data.
+
+Departs from the paper in the unit of the scale: all that is compressed together, instead of a layer.
+
+Lim, Andersen, Kaminsky, 3LC: Lightweight and Effective Traffic Compression for Distributed Machine Learning, MLSys
+2019, arXiv:1802.07389, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random
+from gradwire.core.registry import Check
+from gradwire.kernels import rows, runs
+from gradwire.kernels.blockwise import abs_max
+from gradwire.kernels.trits import pack, trit_bytes, unpack
+
+LARGEST = torch.finfo(torch.float32).max
+
+
+@register
+@dataclass(frozen=True)
+class ThreeLC(Codec):
+    """Ternary values, zero runs cut short."""
+
+    name: ClassVar[str] = "threelc"
+    family: ClassVar[str] = "hybrid"
+    paper: ClassVar[str] = "Lim, Andersen, Kaminsky, 3LC, MLSys 2019, arXiv:1802.07389"
+    variants: ClassVar[tuple[str, ...]] = ("threelc(sparsity=1)", "threelc(sparsity=1.9, zero_runs=False)")
+    sparsity: float = 1.75
+    zero_runs: bool = True
+
+    def __post_init__(self) -> None:
+        check = Check(self.name)
+        wanted = "a factor of at least 1 and below 2"
+        check.number("sparsity", self.sparsity, 1, 2, wanted)
+        if self.sparsity == 2:
+            check.fail("sparsity", wanted, self.sparsity)
+        check.one_of("zero_runs", self.zero_runs, (True, False))
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.GATHER, memory="error_feedback", delta=0.0, fixed_size=not self.zero_runs)
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        scale = (abs_max(x, x.shape[1]) * self.sparsity).clamp(max=LARGEST)
+        trits = torch.where(x.abs() * 2 >= scale, x.sign(), 0.0)  # the scale carries the NaN
+        packed = pack((trits + 1).to(torch.uint8))
+        if not self.zero_runs:
+            return Payload(rows.join(scale, packed))
+        packed, lengths = runs.encode(packed)
+        return Payload(rows.join(scale, packed), lengths + 4)
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        scale, start = rows.take(payload.data, 0, 1, torch.float32)
+        packed = payload.data[:, start:]
+        if payload.lengths is not None:
+            packed = runs.decode(packed, payload.lengths - start, trit_bytes(numel))
+        return unpack(packed, numel).float().sub_(1).mul_(scale)
+
+    def payload_bytes(self, numel: int) -> int:
+        return 4 + trit_bytes(numel) + (8 if self.zero_runs else 0)

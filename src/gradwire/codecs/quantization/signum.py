@@ -1,0 +1,46 @@
+r"""SIGNUM: SignSGD on each worker's momentum.
+
+.. math::  m^w \leftarrow \beta m^w + (1-\beta) g^w, \qquad
+           \text{out}_i = \mathrm{sgn}\Big(\sum_w \mathrm{sgn}(m^w_i)\Big)
+
+The result is ±1, not a mean, as in SignSGD, and zeros and ties go the same way; `beta` = 0 is SignSGD. The momentum is
+kept by each worker, by parameter name, and saved with its state. The optimizer's own momentum should be 0; weight decay
+belongs to the optimizer's step, not into m.
+Wire: that of SignSGD, ceil(n/8) bytes and one that says that the gradient is not finite.
+
+Bernstein et al., signSGD: compressed optimisation for non-convex problems, ICML 2018, arXiv:1802.04434; with majority
+vote is communication efficient and fault tolerant, ICLR 2019, arXiv:1810.05291, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire.codecs.quantization.signsgd import SignSGD
+from gradwire.core.codec import Context, Reduced, register
+from gradwire.core.registry import Check
+
+MOMENTUM = "signum_momentum"
+
+
+@register
+@dataclass(frozen=True)
+class Signum(SignSGD):
+    """Signs of momenta, by majority."""
+
+    name: ClassVar[str] = "signum"
+    variants: ClassVar[tuple[str, ...]] = ("signum(beta=0.0)",)
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        Check(self.name).number("beta", self.beta, 0, 1 - 2.0**-20, "a factor in [0, 1)")
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        momentum, kept = x * (1 - self.beta), ctx.state.flat(MOMENTUM, ctx.layout)
+        if kept is not None:
+            momentum = momentum + kept * (self.beta * ctx.rescale)
+        ctx.state.put_flat(MOMENTUM, ctx.layout, momentum)
+        return (yield from super().reduce(momentum, ctx))

@@ -1,0 +1,147 @@
+r"""gTop-k: sums of k-sparse vectors, cut back to their k largest coordinates at each of log2 n pairwise merges.
+
+.. math::  G^0_w = \mathrm{top}_k(a^w), \qquad
+           G^{l+1}_w = \mathrm{top}_k\big(G^l_w + G^l_{w \oplus 2^l}\big), \qquad
+           C(a) = \tfrac1n\, G^{\log_2 n}, \qquad k = \max(1, \lceil \text{ratio}\cdot d \rceil)
+
+A butterfly: in round l worker w swaps its vector with worker w XOR 2^l, and both merge, to the same bits. Where n is no
+power of two, the workers from 2^m = 2^floor(log2 n) on first hand their vectors to worker w − 2^m, and get the result
+in a last round, with one bit a coordinate that says whether their own entry is in it.
+
+A worker's own share is what of its entries is in the result: an entry that was cut off at any merge has left it for
+good, even if its coordinate comes back through another worker's entry, and stays in the memory. The published
+algorithm looks at the final support alone, and so forgets such entries: gradient mass is lost. With 16-bit values the
+sums are rounded at every merge, and the first worker of those that contributed keeps the error. The own share never
+exceeds the gradient, but for that rounding: delta = 0 (1 where nothing is cut).
+Wire: a row of k values of `value_bits` bits and k indices in the shortest coding, see `gradwire.kernels.indices`. Each
+worker below 2^m sends m rows, where top-k by all-gather sends n − 1; the others send one, and those that serve them one
+more, of ceil(k/8) bytes beyond.
+
+Departs from the paper in the own share, as said.
+
+Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth Networks, ICDCS
+2019, arXiv:1901.04359.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.codecs.sparsification import _support as support
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.core.exchange import Payload, Route
+from gradwire.core.registry import Check
+from gradwire.kernels import rows
+from gradwire.kernels.bitpack import pack, unpack
+from gradwire.kernels.scatter import scatter
+from gradwire.kernels.select import top
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A k-sparse sum, and what single workers put into it: `shares` has one row for each of them."""
+
+    values: Tensor  # (1, k)
+    where: Tensor  # (1, k), ascending
+    shares: Tensor  # (workers followed, k)
+
+    def at(self, where: Tensor) -> Tensor:
+        """The shares on another support."""
+        place = torch.searchsorted(self.where, where).clamp_(max=self.where.shape[1] - 1)
+        known = self.where.gather(1, place) == where
+        return torch.where(known, self.shares.gather(1, place.expand(len(self.shares), -1)), 0.0)
+
+
+@register
+@dataclass(frozen=True)
+class GTopK(Codec):
+    """The largest coordinates of pairwise sums."""
+
+    name: ClassVar[str] = "gtopk"
+    family: ClassVar[str] = "sparsification"
+    paper: ClassVar[str] = "Shi et al., ICDCS 2019, arXiv:1901.04359"
+    variants: ClassVar[tuple[str, ...]] = ("gtopk(ratio=0.3, value_bits=16)", "gtopk(ratio=1)")
+    ratio: float = 0.01
+    value_bits: int = 32
+
+    def __post_init__(self) -> None:
+        check = Check(self.name)
+        check.share("ratio", self.ratio)
+        check.one_of("value_bits", self.value_bits, support.VALUE_BITS)
+
+    @property
+    def traits(self) -> Traits:
+        whole = self.ratio == 1 and self.value_bits == 32
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=1.0 if whole else 0.0, sparse=True)
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        numel, rank = x.numel(), ctx.rank
+        k = support.kept(self.ratio, numel)
+        levels = ctx.workers.bit_length() - 1
+        base = 1 << levels
+        unit = 0.5 ** (ctx.workers - 1).bit_length()  # sums over the workers stay in the range of their values
+        where = top(x[None], k)
+        values = support.rounded(x[where] * unit, self.value_bits)
+        state = Sparse(values, where, values)
+
+        guest = rank + base if rank + base < ctx.workers else None  # hands its vector in here
+        host = rank - base if rank >= base else None
+        if base < ctx.workers:
+            row = yield Route(self._row(state, numel), to=host, source=guest)
+            state = state if row is None else self._merged(state, self._read(row, numel, k), follow=True)
+        for level in range(levels):
+            peer = rank ^ (1 << level) if host is None else None
+            relay = level > 0 or base < ctx.workers
+            row = yield Route(self._row(state, numel), to=peer, source=peer, relay=relay)
+            if row is not None:
+                state = self._merged(state, self._read(row, numel, k), first=rank % (2 << level) == 0)
+        own = state.shares[:1]
+        if base < ctx.workers:
+            row = yield Route(self._result(state, numel), to=guest, source=host, relay=True)
+            if row is not None:
+                final = self._read(row, numel, k)
+                alive = unpack(row.data[:, support.support_bytes(numel, k, self.value_bits) :], 1, k) != 0
+                own, state = torch.where(alive, state.at(final.where), 0.0), final
+        mean = scatter(state.values / (unit * ctx.workers), state.where, numel)[0]
+        return mean, scatter(own / unit, state.where, numel)[0] if ctx.wants_own else None
+
+    def _merged(self, a: Sparse, b: Sparse, *, follow: bool = False, first: bool = True) -> Sparse:
+        """The k largest of a + b, with a's shares, and also b's if it is to be followed.
+
+        `first`: this worker takes the error of rounding the sum upon itself.
+        """
+        values, where = _union(a, b)
+        best = top(values, a.where.shape[1])
+        values, where = values.gather(1, best), where.gather(1, best)
+        rounded, shares = support.rounded(values, self.value_bits), a.at(where)
+        if first and self.value_bits < 32:
+            shares = torch.cat((shares[:1] + (rounded - values), shares[1:]))
+        return Sparse(rounded, where, torch.cat((shares, b.at(where))) if follow else shares)
+
+    def _row(self, state: Sparse, numel: int) -> Payload:
+        return Payload(support.write(state.values, state.where, numel, self.value_bits))
+
+    def _result(self, state: Sparse, numel: int) -> Payload:
+        """The row, and which of its coordinates hold something of the guest's."""
+        return Payload(rows.join(self._row(state, numel).data, pack(state.shares[-1:] != 0, 1)))
+
+    def _read(self, row: Payload, numel: int, k: int) -> Sparse:
+        values, where = support.read(row.data, numel, k, self.value_bits)
+        return Sparse(values, where, values)
+
+
+def _union(a: Sparse, b: Sparse) -> tuple[Tensor, Tensor]:
+    """Values and indices of a + b: the distinct ones ascending, then zeros in place of those that stood in both."""
+    where, order = torch.cat((a.where, b.where), dim=1).sort(dim=1, stable=True)
+    values = torch.cat((a.values, b.values), dim=1).gather(1, order)
+    again = torch.zeros_like(where, dtype=torch.bool)
+    again[:, 1:] = where[:, 1:] == where[:, :-1]
+    second = torch.where(again, values, 0.0)
+    values = torch.where(again, 0.0, values)
+    values[:, :-1] += second[:, 1:]
+    last = again.to(torch.uint8).sort(dim=1, stable=True).indices
+    return values.gather(1, last), where.gather(1, last)

@@ -1,0 +1,73 @@
+r"""Random block: all workers send the same run of k neighbours, from a start drawn anew in each step.
+
+.. math::  C(a)_i = a_i \ \text{if}\ (i - o) \bmod n < k,\ \text{else } 0, \qquad
+           o \sim U\{0, \dots, n - 1\},\quad k = \max(1, \lceil \text{ratio}\cdot n \rceil)
+
+The run continues at the beginning where it reaches the end. o comes from a shared seed, so no index is sent and
+payloads may be all-reduced; reading and writing neighbours is the fastest access to memory there is. Each coordinate is
+sent with probability k/n exactly: E‖a − C(a)‖² = (1 − k/n)‖a‖², and runs with error feedback. With ``unbiased=True``
+the values are multiplied by n/k, so that E[C(a)] = a with variance omega = n/k − 1, and it runs without memory.
+Neighbours are sent together, so a single step shows less of a vector whose energy lies in runs than `randomk`'s does.
+Wire: k values of 4 bytes.
+
+A baseline of Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727; rate from Stich et al., Sparsified SGD with
+Memory, NeurIPS 2018, arXiv:1809.07599.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.codecs.sparsification._support import any_index, kept
+from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random
+from gradwire.core.registry import Check
+
+
+@register
+@dataclass(frozen=True)
+class RandomBlock(Codec):
+    """A shared random run of neighbours."""
+
+    name: ClassVar[str] = "randomblock"
+    family: ClassVar[str] = "sparsification"
+    paper: ClassVar[str] = "Vogels et al., NeurIPS 2019, arXiv:1905.13727"
+    variants: ClassVar[tuple[str, ...]] = (
+        "randomblock(ratio=0.125)",
+        "randomblock(ratio=0.25, unbiased=True)",
+        "randomblock(ratio=1)",
+    )
+    ratio: float = 0.01
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        check = Check(self.name)
+        check.share("ratio", self.ratio)
+        check.one_of("unbiased", self.unbiased, (True, False))
+
+    @property
+    def traits(self) -> Traits:
+        if self.unbiased:
+            return Traits(combine=Combine.SUM, unbiased=True, omega=1 / self.ratio - 1, shards=False)
+        return Traits(combine=Combine.SUM, memory="error_feedback", delta=self.ratio, sparse=True, shards=False)
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        values = x[:, self._run(x.shape[1], rng, x.device)]
+        return Payload(values * (x.shape[1] / values.shape[1]) if self.unbiased else values)
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        out = payload.data.new_zeros((payload.rows, numel))
+        out[:, self._run(numel, rng, out.device)] = payload.data
+        return out
+
+    def payload_bytes(self, numel: int) -> int:
+        return 4 * kept(self.ratio, numel)
+
+    def _run(self, numel: int, rng: Random, device: torch.device) -> Tensor:
+        start = any_index(rng.shared("start"), numel, device)
+        return (start + torch.arange(kept(self.ratio, numel), device=device)) % numel

@@ -1,0 +1,147 @@
+r"""Variance-based sparsification: a coordinate waits until what it has gathered stands out of its own noise.
+
+With r the gradient gathered since the coordinate was last sent (what error feedback hands in) and v the squares of the
+per-example gradients gathered meanwhile, in a batch of B examples z,
+
+.. math::  v_i \leftarrow v_i + \sum_z \big(\nabla_z f_i / B\big)^2, \qquad
+           \text{send } i \ \text{if}\ r_i^2 > \alpha v_i, \qquad
+           v_i \leftarrow 0 \ \text{if sent, else}\ \zeta v_i
+
+A value is sent as a sign and the power of two nearest to it, which is off by no more than a third, in steps down from
+the largest exponent among those of its parameter; what lies more than 7 steps below is not sent. The memory keeps
+whatever was not sent, rounding included: |r − C(r)| ≤ |r| in each coordinate, which is delta = 0. Useless without
+memory.
+
+The squares are those that the user observed (``observe("squares", {name: sums})``, in the units of the gradient). For
+parameters without, the worker's whole gradient counts as one example: v gathers g². The test then asks whether the
+steps agree instead of the examples, so that a coordinate needs two steps at least (for alpha ≥ 1), and the noise within
+a batch goes unseen. The root of v is kept, which neither overflows nor sinks to zero where squares would.
+Wire: per worker a byte for each parameter, its largest exponent (255: not finite), and 4 bytes for each coordinate
+sent: 28 bits of index, 1 of sign, 3 of exponent. A unit of more than 2²⁸ elements is refused.
+
+Departs from the paper in the rounding, whose error it does not keep, and which there cuts the largest values of a
+parameter down to a power of two.
+
+Tsuzuku, Imachi, Akiba, Variance-based Gradient Compression for Efficient Distributed Deep Learning, ICLR 2018 workshop,
+arXiv:1802.06058.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.exchange import Gather, Payload
+from gradwire.core.registry import Check
+from gradwire.kernels import rows
+from gradwire.kernels.finite import zero_or_nan
+
+DEVIATION = "deviation"  # the root of v
+LARGEST = 1 << 28  # elements of a unit
+STEPS = 7  # that an exponent may lie below the largest
+NOT_FINITE = 255  # in the place of an exponent
+
+
+@register
+@dataclass(frozen=True)
+class Variance(Codec):
+    """What stands out of its noise, as powers of two."""
+
+    name: ClassVar[str] = "variance"
+    family: ClassVar[str] = "sparsification"
+    paper: ClassVar[str] = "Tsuzuku et al., ICLR 2018 workshop, arXiv:1802.06058"
+    variants: ClassVar[tuple[str, ...]] = ("variance(alpha=2, zeta=0.9)", "variance(alpha=0.5)")
+    alpha: float = 1.5
+    zeta: float = 0.999
+
+    def __post_init__(self) -> None:
+        check = Check(self.name)
+        check.number("alpha", self.alpha, 0, math.inf, "a factor of at least 0")
+        check.number("zeta", self.zeta, 0, 1, "a discount in [0, 1]")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, fixed_size=False, homogeneous=False)
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        if x.numel() > LARGEST:
+            raise Incompatible(
+                f"variance: a unit of {x.numel()} elements is more than the {LARGEST} that a 28-bit index reaches; "
+                "compress in smaller units, such as DDP's buckets"
+            )
+        deviation = self._spread(x, ctx)
+        kept = ctx.state.flat(DEVIATION, ctx.layout)
+        if kept is not None:
+            deviation = torch.hypot(deviation, kept * ctx.rescale)
+        starts = torch.tensor(ctx.layout.offsets, device=x.device)
+        if bool((zero_or_nan(x) + zero_or_nan(deviation)).isnan()):
+            exponents, words = torch.full_like(starts, NOT_FINITE), starts[:0].int()
+        else:
+            chosen = x.abs() > math.sqrt(self.alpha) * deviation
+            exponents, words = encode(x, chosen.nonzero().view(-1), starts)
+        data = rows.join(exponents.byte()[None], words[None])
+        received = yield Gather(Payload(data, torch.tensor([data.shape[1]])))
+
+        total, own = torch.zeros_like(x), torch.zeros_like(x) if ctx.wants_own else None
+        for row, length in zip(received.data, received.lengths.tolist(), strict=True):  # the order of sums is fixed
+            self._add(row[None, :length], starts, total)
+        if own is not None:
+            self._add(data, starts, own)
+        sent = words.long() & (LARGEST - 1)
+        ctx.state.put_flat(DEVIATION, ctx.layout, (deviation * math.sqrt(self.zeta)).index_fill(0, sent, 0.0))
+        return total / ctx.workers, own
+
+    def _spread(self, x: Tensor, ctx: Context) -> Tensor:
+        """The root of this step's part of v."""
+        gradient = x if ctx.gradient is None else ctx.gradient
+        observed = ctx.observed.get("squares", {})
+        parts = []
+        for segment, piece in zip(ctx.layout.segments, ctx.layout.split(gradient), strict=True):
+            squares = observed.get(segment.name)
+            if squares is not None and squares.numel() != piece.numel():
+                raise ConfigError(
+                    f"variance: the observed squares of {segment.name!r} are {squares.numel()} numbers for "
+                    f"{piece.numel()} elements; pass one for each element"
+                )
+            parts.append(piece.abs() if squares is None else squares.reshape(-1).to(piece).sqrt())
+        return torch.cat(parts)
+
+    def _add(self, data: Tensor, starts: Tensor, into: Tensor) -> None:
+        """Add what one worker sent."""
+        count = (data.shape[1] - starts.numel()) // 4
+        exponents, start = rows.take(data, 0, starts.numel(), torch.uint8)
+        words, _ = rows.take(data, start, count, torch.int32)
+        where, values = decode(exponents[0].long(), words[0], starts)
+        into.index_add_(0, where, values)
+        into += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
+
+
+def encode(x: Tensor, where: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest exponent of each parameter, beginning at `starts`, and a word for each element `where` in reach."""
+    bits = x[where].view(torch.int32).long()
+    exponent = (((bits & 0x7FFFFFFF) + 0x400000) >> 23).clamp_(max=254)  # of the nearest power of two
+    group = _groups(where, starts)
+    largest = torch.zeros_like(starts).scatter_reduce_(0, group, exponent, "amax")
+    steps = largest[group] - exponent
+    words = where | (bits < 0).long() << 28 | steps << 29
+    return largest, words[(steps <= STEPS) & (exponent > 0)].to(torch.int32)
+
+
+def decode(largest: Tensor, words: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the words' elements are, and their values."""
+    bits = words.long() & 0xFFFFFFFF
+    where = bits & (LARGEST - 1)
+    exponent = largest[_groups(where, starts)] - (bits >> 29)
+    sign = (bits >> 28 & 1) << 31
+    return where, (exponent << 23 | sign).to(torch.int32).view(torch.float32)
+
+
+def _groups(where: Tensor, starts: Tensor) -> Tensor:
+    """Which parameter each index lies in."""
+    return torch.bucketize(where, starts, right=True) - 1

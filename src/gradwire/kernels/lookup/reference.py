@@ -1,0 +1,35 @@
+"""Nearest entries in plain torch, by binary search."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels import rows
+
+
+def encode(x: Tensor, scale: Tensor, block: int, midpoints: tuple[float, ...]) -> Tensor:
+    blocks = rows.blocks(x, block)
+    shares = blocks.abs().div_(scale.unsqueeze(2))
+    index = torch.bucketize(shares, _on(midpoints, x.device), out_int32=True)
+    codes = torch.where((blocks < 0) & (index > 0), index.clamp(max=127) + 128, index)
+    return codes.to(torch.uint8).flatten(1)[:, : x.shape[1]]
+
+
+def decode(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
+    shares = _on(table, codes.device)[rows.blocks(codes, block).int()]
+    return shares.mul_(scale.unsqueeze(2)).flatten(1)[:, : codes.shape[1]]
+
+
+def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
+    total = scale.new_zeros((1, codes.shape[1]))
+    for i in range(codes.shape[0]):
+        total += decode(codes[i : i + 1], scale[i : i + 1], block, table)
+    return total
+
+
+@lru_cache
+def _on(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, device=device)

@@ -1,0 +1,34 @@
+"""Short codes for runs of one byte: the zero-run coding of 3LC over packed trits.
+
+Bytes of `kernels.trits` stay below 243, and 121 is five zeros. A run of r copies of 121, 2 <= r <= 14, becomes the
+single byte 243 + (r − 2). Longer runs are cut from the left into pieces of 14; a rest of one stays 121. All other bytes
+stay as they are, so that a row never grows.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gradwire.kernels.backend import compiled
+from gradwire.kernels.runs import reference
+
+
+def encode(data: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, bytes) uint8 below 243 -> (rows, longest) uint8, zeros behind the end, and lengths, int64 on the CPU.
+
+    The host waits for the lengths.
+    """
+    if compiled(data):
+        from gradwire.kernels.runs import cpu
+
+        return cpu.encode(data)
+    return reference.encode(data)
+
+
+def decode(data: Tensor, lengths: Tensor, count: int) -> Tensor:
+    """The inverse: (rows, count) uint8. A row that does not hold `count` bytes is a ValueError."""
+    if compiled(data):
+        from gradwire.kernels.runs import cpu
+
+        return cpu.decode(data, lengths, count)
+    return reference.decode(data, lengths, count)

@@ -1,0 +1,133 @@
+"""The uniform quantiser: by hand, and the compiled kernels against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from exact import awkward, normal, same, scattered, threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.core.random import Stream
+from gradwire.kernels import blockwise
+from gradwire.kernels.bitpack import unpack
+from gradwire.kernels.grid import code_width, cpu, decode, decode_sum, encode, encode_own, recode, reference, usable
+
+RANGES = [(0, 1), (1, 1), (3, 3), (7, 7), (8, 7), (15, 16), (127, 127), (0, 255), (300, 300), (32767, 32767)]
+SHAPES = [(1, 0, 4), (1, 1, 4), (2, 9, 4), (3, 1000, 7), (2, 9000, 512), (1, 20_001, 2048), (2, 8200, 100_000)]
+STREAMS = [None, Stream(5), Stream(2**64 - 9, 13), Stream(7, 2**35 - 17)]
+NAN, INF = float("nan"), float("inf")
+
+
+def check(x, block, low, high, noise):
+    """All functions of rows of numbers and of their codes, on steps of many sizes."""
+    rows, numel = x.shape
+    blocks = -(-numel // block)
+    step = normal(rows, blocks, 1)
+    inverse = usable(blockwise.abs_max(x, block), high).reciprocal() * high * normal(rows, blocks, 2).abs()
+    codes = reference.encode(x, inverse, block, low, high, noise)
+    assert same(cpu.encode(x, inverse, block, low, high, noise), codes)
+    args = x, inverse, step, block, low, high, noise
+    assert same(cpu.encode_own(*args), reference.encode_own(*args))
+    args = codes, step, block, low, high, numel
+    assert same(cpu.decode(*args), reference.decode(*args))
+    assert same(cpu.decode_sum(*args), reference.decode_sum(*args))
+    for carry in (None, x[:1].clone()):
+        for keep in (False, True):
+            assert same(cpu.recode(*args, carry, noise, keep), reference.recode(*args, carry, noise, keep))
+
+
+def test_nearest_by_hand():
+    x = torch.tensor([[0.4, -0.5, 1.5, -9.0, 2.0, INF, NAN, -0.0]])
+    codes = unpack(encode(x, torch.ones(1, 1), 8, 3, 3, None), code_width(3, 3), 8)
+    assert codes.tolist() == [[3, 2, 5, 0, 5, 6, 0, 3]]  # ties away from zero; NaN has code 0
+    packed, own = encode_own(x[:, :5], torch.ones(1, 1), torch.full((1, 1), 2.0), 8, 3, 3, None)
+    assert own.tolist() == [[0, -2, 4, -6, 4]]
+    assert decode(packed, torch.full((1, 1), 2.0), 8, 3, 3, 5).equal(own)
+
+
+def test_recoded_by_hand():
+    step = torch.tensor([[0.5, 1.0], [1.5, 1.0]])
+    data = torch.cat([encode(torch.tensor([x]), torch.ones(1, 2), 2, 7, 7, None) for x in ([2.0, 4, 1], [2.0, -4, 5])])
+    assert decode_sum(data, step, 2, 7, 7, 3).tolist() == [[4, -4, 6]]
+    codes, scales, lost = recode(data, step, 2, 7, 7, 3, torch.tensor([[0.0, -1.0, 4.0]]), keep_lost=True)
+    assert scales.tolist() == [[3, 7]]  # of the mean and what was carried: 2, −3 and 7
+    assert unpack(codes, 4, 3).tolist() == [[7 + 5, 0, 14]]  # 2·7/3 = 4.67
+    assert torch.allclose(lost, torch.tensor([[2 - 5 * 3 / 7, 0, 0]]), atol=1e-6)
+    assert recode(data, step, 2, 7, 7, 3)[2] is None
+
+
+def test_stochastic_rounding_is_unbiased():
+    x, n = torch.full((1, 200_000), 0.3), 200_000
+    values = decode(encode(x, torch.ones(1, 1), n, 1, 1, Stream(4)), torch.ones(1, 1), n, 1, 1, n)
+    assert set(values.unique().tolist()) == {0.0, 1.0}
+    assert abs(values.double().mean() - 0.3) < 5 * (0.21 / n) ** 0.5
+
+
+def test_tiny_blocks_have_finite_inverse_steps():
+    scales = usable(torch.tensor([[0.0, 1e-45, 1.0, NAN]]), 127)
+    assert scales.reciprocal().mul(127)[0, :3].isfinite().all()
+    assert scales[0, 2] == 1
+    assert scales[0, 3].isnan()
+
+
+@pytest.mark.parametrize("low, high", RANGES)
+@pytest.mark.parametrize("noise", STREAMS, ids=str)
+def test_compiled_equals_reference(low, high, noise):
+    for rows, numel, block in SHAPES:
+        check(awkward(rows, numel), block, low, high, noise)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    x=st.lists(st.floats(width=32), min_size=1, max_size=40),
+    block=st.integers(1, 45),
+    rows=st.integers(1, 3),
+    levels=st.sampled_from([1, 3, 7, 31, 127, 1000]),
+    offset=st.integers(-1, 300),
+)
+def test_any_values(x, block, rows, levels, offset):
+    noise = None if offset < 0 else Stream(3, offset)
+    check(torch.tensor(x, dtype=torch.float32).repeat(rows, 1), block, levels, levels, noise)
+
+
+def test_every_half_is_exact():
+    """All 2¹⁶ draws, on numbers that they just lift over the next integer, or just not."""
+    halves = reference.halves(Stream(8), (1, 300_000), torch.device("cpu"))
+    for edge in (1 - halves, (1 - halves) - 2.0**-24):
+        args = edge, torch.ones(1, 1), 300_000, 0, 1, Stream(8)
+        assert same(cpu.encode(*args), reference.encode(*args))
+
+
+def test_bad_steps():
+    x = awkward(1, 600)
+    bad = torch.tensor([[INF, NAN, 0.0, -1.0, 1e38, 1e-45]])
+    for noise in (None, Stream(1)):
+        assert same(cpu.encode(x, bad, 100, 7, 7, noise), reference.encode(x, bad, 100, 7, 7, noise))
+    data = reference.encode(x, torch.ones(1, 6), 100, 7, 7, None)
+    assert same(cpu.decode_sum(data, bad, 100, 7, 7, 600), reference.decode_sum(data, bad, 100, 7, 7, 600))
+
+
+@pytest.mark.parametrize("levels", [3, 7, 127, 1000])
+def test_strides(levels):
+    x, step = normal(3, 9003), torch.rand(3, 18) + 0.1
+    codes = reference.encode(x, step, 512, levels, levels, Stream(2))
+    for y in scattered(x):
+        assert same(cpu.encode(y, step.expand(3, 18), 512, levels, levels, Stream(2)), codes)
+    for d in scattered(codes):
+        args = step, 512, levels, levels, 9003
+        assert same(cpu.decode(d, *args), reference.decode(codes, *args))
+        assert same(cpu.recode(d, *args, None, None, True), reference.recode(codes, *args, None, None, True))
+
+
+@pytest.mark.parametrize("noise", STREAMS, ids=str)
+def test_threads(noise):
+    with threads(3):
+        check(normal(3, 30_007), 96, 7, 7, noise)
+        check(normal(1, 30_007), 100_000, 3, 3, noise)
+
+
+def test_more_codes_than_float32_counts_go_to_the_reference():
+    x = normal(1, 100)
+    args = torch.full((1, 1), 1e6), 100, 1 << 24, 1 << 24, None
+    assert encode(x, *args).equal(reference.encode(x, *args))

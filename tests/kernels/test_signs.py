@@ -1,0 +1,101 @@
+"""Signs and votes: by hand, and the compiled kernels against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from exact import awkward, normal, same, scattered, threads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.kernels.signs import cpu, decode, decode_sum, encode, encode_scaled, recode, reference, vote
+
+SHAPES = [(1, 0, 4), (1, 1, 4), (2, 9, 4), (3, 1000, 7), (5, 5000, 512), (1, 30_001, 2048), (4, 20_000, 100_000)]
+
+
+def random_bytes(rows, size, seed=0):
+    return torch.randint(0, 256, (rows, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def check(x, block):
+    """All functions of rows of numbers and of their bits."""
+    rows, numel = x.shape
+    blocks = -(-numel // block)
+    bits, minus, plus = reference.encode(x), normal(rows, blocks, 1), normal(rows, blocks, 2)
+    assert same(cpu.encode(x), bits)
+    assert same(cpu.decode(bits, minus, plus, block, numel), reference.decode(bits, minus, plus, block, numel))
+    assert same(cpu.decode_sum(bits, minus, plus, block, numel), reference.decode_sum(bits, minus, plus, block, numel))
+    for keep in (False, True):
+        assert same(cpu.encode_scaled(x, block, keep), reference.encode_scaled(x, block, keep))
+        for carry in (None, x[:1].clone()):
+            args = bits, minus, plus, block, numel, carry, keep
+            assert same(cpu.recode(*args), reference.recode(*args))
+
+
+def test_by_hand():
+    x = torch.tensor([[1.0, -2.0, 0.0, -0.0, -5.0, 3.0, float("nan"), 1.0, -1.0]])
+    assert encode(x).tolist() == [[0b10101101, 0]]
+    assert decode(encode(x), torch.tensor([[-1.0, 2.0]]), torch.tensor([[1.0, 7.0]]), 8, 9).tolist() == [
+        [1, -1, 1, 1, -1, 1, -1, 1, 2]
+    ]
+
+
+def test_scaled_by_hand():
+    scales, bits, own = encode_scaled(torch.tensor([[1.0, -2.0, 3.0, -6.0, -5.0]]), 4, keep_own=True)
+    assert scales.tolist() == [[3, 5]]
+    assert bits.tolist() == [[0b00101]]
+    assert own.tolist() == [[3, -3, 3, -3, -5]]
+
+
+def test_recoded_by_hand():
+    bits, scale = encode(torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])), torch.tensor([[2.0], [4.0]])
+    assert decode_sum(bits, -scale, scale, 3, 3).tolist() == [[6, 2, -2]]
+    again, scales, lost = recode(bits, -scale, scale, 3, 3, torch.tensor([[0.0, -3.0, 0.0]]), keep_lost=True)
+    assert scales.tolist() == [[2]]  # of the mean and what was carried, 3, −2, −1
+    assert again.tolist() == [[0b001]]
+    assert lost.tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 300])
+def test_votes_are_counted(rows):
+    data, ties = random_bytes(rows, 3001), random_bytes(1, 3001, 1)
+    bits = (data.unsqueeze(2) >> torch.arange(8)) & 1
+    ayes, chosen = bits.sum(0), (ties[0].unsqueeze(1) >> torch.arange(8)) & 1
+    wanted = torch.where(2 * ayes == rows, chosen.bool(), 2 * ayes > rows)
+    assert ((vote(data, ties)[0].unsqueeze(1) >> torch.arange(8)) & 1).bool().equal(wanted)
+    assert same(cpu.vote(data, ties), reference.vote(data, ties))
+
+
+@pytest.mark.parametrize("rows, numel, block", SHAPES)
+def test_compiled_equals_reference(rows, numel, block):
+    check(awkward(rows, numel), block)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    x=st.lists(st.floats(width=32), min_size=1, max_size=40),
+    block=st.integers(1, 45),
+    rows=st.integers(1, 3),
+)
+def test_any_values(x, block, rows):
+    check(torch.tensor(x, dtype=torch.float32).repeat(rows, 1), block)
+
+
+def test_strides():
+    x, data = normal(3, 5003), random_bytes(3, 700)
+    scales = normal(3, 11)
+    for y in scattered(x):
+        assert same(cpu.encode(y), reference.encode(x))
+        assert same(cpu.encode_scaled(y, 96, True), reference.encode_scaled(x, 96, True))
+    wanted = reference.decode_sum(data, scales, -scales, 512, 5600)
+    for d in scattered(data):
+        assert same(cpu.decode_sum(d, scales, -scales, 512, 5600), wanted)
+        assert same(cpu.decode(d, scales, -scales, 512, 5600), reference.decode(data, scales, -scales, 512, 5600))
+        assert same(cpu.vote(d, data[:1]), reference.vote(data, data[:1]))
+
+
+def test_threads():
+    with threads(3):
+        check(normal(3, 40_007), 96)
+        data = random_bytes(4, 5001)
+        assert same(cpu.vote(data, data[:1]), reference.vote(data, data[:1]))
