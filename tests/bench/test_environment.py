@@ -45,6 +45,9 @@ def test_a_copy_in_somebody_elses_checkout_has_no_commit(monkeypatch):
     assert environment.commit() == ("unknown", False)
 
 
-def test_without_git_the_commit_is_unknown(monkeypatch):
+def test_without_git_the_commit_is_unknown_or_what_is_said(monkeypatch):
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("GRADWIRE_COMMIT", raising=False)
     assert environment.commit() == ("unknown", False)
+    monkeypatch.setenv("GRADWIRE_COMMIT", "abc")
+    assert environment.commit() == ("abc", False)

@@ -11,9 +11,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.core.codec import codecs
+
 SMALL_BUCKETS = 0.01  # MB: the models here then have several
 # matrices, vectors, a scalar, a tiny and an empty one; sizes that nothing divides
 SHAPES = {"a": (41, 53), "b": (53,), "c": (37, 67), "d": (), "e": (5, 3), "f": (0, 4), "g": (1031, 3), "h": (1031,)}
+
+
+def sample() -> list[str]:
+    """One codec of each family and way of combining: for what virtual workers show of all of them."""
+    found = {}
+    for codec in map(codecs.build, codecs.names()):
+        traits = codec.traits
+        found[codec.family, traits.combine, traits.fixed_size, traits.averages] = codec.name
+    return sorted(found.values())
 
 
 class Given(nn.Module):
