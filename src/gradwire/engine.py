@@ -75,6 +75,7 @@ class Engine:
         wanted = self.codec.traits.memory if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
         self._running = self.memory.fit(self.codec)  # the codec as it runs under this memory
+        self._shows = self.codec.traits.shows or self.codec.traits.elementwise
         self.strategy = parse(strategy)
         check(self.codec, self.strategy)
         self.compress = compress
@@ -103,7 +104,7 @@ class Engine:
             gradient = gradient.float()
         ctx = self._context(picked, gradient)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
-        sent = sent if self.codec.traits.elementwise else poisoned(sent)
+        sent = sent if self._shows else poisoned(sent)
         beside = self._beside(x, parts, picked, rest, sent)
         main = self._codec_program(sent, ctx)
         (mean, own), sums = yield from together(main, tuple(beside.values()))

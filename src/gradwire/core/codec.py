@@ -13,8 +13,8 @@ workers bit for bit, and what this worker itself contributed to it, which is wha
 A codec is a frozen dataclass whose fields are its hyper-parameters. It keeps no state: what must outlive
 a step goes through ``ctx.state``, keyed by parameter name. It draws random numbers only from ``ctx.rng``.
 It never talks to the network. An all-NaN input must come out as NaN on every worker: the engine turns one
-non-finite element into an all-NaN unit (unless the codec is elementwise), so that loss scalers see it whatever was
-selected.
+non-finite element into an all-NaN unit, so that loss scalers see it whatever was selected; unless the codec is
+elementwise, or claims that it `shows` such an element anyhow.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Traits:
     stochastic: bool = False  # draws private random numbers
     lossless: bool = False  # hands the gradient on as it is, in its own dtype
     elementwise: bool = False  # what comes out for an element depends on that element alone
+    shows: bool = False  # an element that is not finite always makes something not finite, by a scale, say
     sparse: bool = False  # sends some elements as they are and nothing of the others
     shards: bool = True  # a shard of the gradient can be encoded by itself
     averages: bool = True  # the result estimates the mean; False for a vote, which keeps signs only

@@ -77,9 +77,9 @@ class BlockInt(Codec):
     def traits(self) -> Traits:
         others = (self.block - 1) / self.levels**2
         if self.rounding == "nearest":
-            return Traits(combine=Combine.GATHER, memory="error_feedback", delta=1 / (1 + others / 4))
+            return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / (1 + others / 4))
         omega = (math.sqrt(1 + others) - 1) / 2
-        return Traits(combine=Combine.GATHER, unbiased=True, omega=omega, stochastic=True)
+        return Traits(combine=Combine.GATHER, shows=True, unbiased=True, omega=omega, stochastic=True)
 
     @property
     def alignment(self) -> int:

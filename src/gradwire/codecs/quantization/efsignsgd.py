@@ -44,7 +44,7 @@ class EFSignSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, memory="error_feedback", delta=1 / self.block)
+        return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / self.block)
 
     @property
     def alignment(self) -> int:

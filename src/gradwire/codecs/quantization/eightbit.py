@@ -62,7 +62,9 @@ class EightBit(Codec):
     @property
     def traits(self) -> Traits:
         delta = contraction(self.form, self.block)
-        return Traits(combine=Combine.GATHER, memory="error_feedback", delta=delta, odd=self.form == "static")
+        return Traits(
+            combine=Combine.GATHER, shows=True, memory="error_feedback", delta=delta, odd=self.form == "static"
+        )
 
     @property
     def alignment(self) -> int:

@@ -50,7 +50,7 @@ class OneBit(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, memory="error_feedback", delta=1 / self.block, odd=False)
+        return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / self.block, odd=False)
 
     @property
     def alignment(self) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.kernels import rows, signs
+from gradwire.kernels import blockwise, rows, signs
 from gradwire.kernels.bitpack import pack, packed_bytes
 from gradwire.kernels.random import coins
 
@@ -39,16 +39,17 @@ class SignSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, averages=False)
+        return Traits(combine=Combine.GATHER, shows=True, averages=False)
 
     @property
     def alignment(self) -> int:
         return 32  # the coins of a shard begin at a whole word
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        positive = torch.where(x == 0, coins(rng.shared("coin"), x.shape, x.device), x > 0)
-        bad = (x * 0).sum(1, keepdim=True) != 0
-        return Payload(rows.join(pack(positive, 1), bad.to(torch.uint8)))
+        zero, coin = pack(x == 0, 1), pack(coins(rng.shared("coin"), x.shape, x.device), 1)
+        positive = (signs.encode(x) & ~zero) | (coin & zero)
+        bad = blockwise.abs_max(x, 1 << 15).amax(1, keepdim=True) * 0 != 0
+        return Payload(rows.join(positive, bad.to(torch.uint8)))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return _values(payload.data[:, :-1], payload.data[:, -1:] != 0, numel)

@@ -77,10 +77,12 @@ class TernGrad(Codec):
     @property
     def traits(self) -> Traits:
         if self.share_scale:
-            return Traits(combine=Combine.ROUNDS, stochastic=True)
+            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True)
         if self.clip is not None or self.block is None:
-            return Traits(combine=Combine.GATHER, stochastic=True)
-        return Traits(combine=Combine.GATHER, stochastic=True, unbiased=True, omega=(math.sqrt(self.block) - 1) / 2)
+            return Traits(combine=Combine.GATHER, shows=True, stochastic=True)
+        return Traits(
+            combine=Combine.GATHER, shows=True, stochastic=True, unbiased=True, omega=(math.sqrt(self.block) - 1) / 2
+        )
 
     @property
     def alignment(self) -> int:
