@@ -137,11 +137,14 @@ def encode_page() -> str:
         records = load(path)
         last = records[-1]
         rows = [r for r in records if r.command == last.command and r.commit == last.commit]
-        sections.append(f"\n## {last.environment['cpu'] or path.stem}\n\n{_source(path, last)}\n{_encode_tables(rows)}")
+        where = last.environment["gpu"] if last.what["device"] == "cuda" else last.environment["cpu"]
+        memory = "" if last.what["memory"] == "default" else f", memory {last.what['memory']}"
+        sections.append(f"\n## {where}{memory}\n\n{_source(path, last)}\n{_encode_tables(rows)}")
     text = (
         "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
         "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
-        "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient.\n"
+        "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient. On "
+        "a GPU there are no compiled kernels yet: both are plain torch.\n"
     )
     return f"{GENERATED}\n# What encoding costs\n\n{text}{''.join(sections)}"
 
