@@ -130,6 +130,16 @@ def _help(title: str, entry: Any) -> str:
 # -------------------------------------------------------------------- encode.md
 
 
+AIM = """
+The aim is 4 GB/s of gradient on one core for signs, block integers, stochastic rounding and selection, and the tables
+without memory show how far that is reached: not yet, on the machines measured. Three things are in the way. Where the
+number of elements does not divide into whole shards, the gradient is copied to be padded. Block integers read the
+gradient twice, for the scale and for the codes. And stochastic rounding is bound by arithmetic: most of its time goes
+into Philox with ten rounds, one 16-bit number an element. With error feedback come one addition and one subtraction
+over the whole gradient, in passes of their own.
+"""
+
+
 def encode_page() -> str:
     """What codecs cost on a CPU, from the newest record of each kind of machine."""
     sections = []
@@ -146,7 +156,7 @@ def encode_page() -> str:
         "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient. On "
         "a GPU there are no compiled kernels yet: both are plain torch.\n"
     )
-    return f"{GENERATED}\n# What encoding costs\n\n{text}{''.join(sections)}"
+    return f"{GENERATED}\n# What encoding costs\n\n{text}{AIM}{''.join(sections)}"
 
 
 def _encode_tables(records: list[Record]) -> str:
