@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -110,3 +110,41 @@ def uncompressed(x: Tensor, ctx: Context) -> Reduced:
     """A step in which everything travels as it is."""
     (mean,) = yield from averaged([x], ctx)
     return mean, x
+
+
+@dataclass(frozen=True)
+class Alternation:
+    """Two rounds that lead from right factors Q to P and to new right factors, for M̂ = P Qᵀ.
+
+    P is the `basis` of the mean over the workers of M `turned(Q)`, and the new Q the mean of Mᵀ `dual(P)`.
+    """
+
+    turned: Callable[[Tensor], Tensor]
+    basis: Callable[[Tensor], Tensor]
+    dual: Callable[[Tensor], Tensor]
+    rank: int
+    min_rate: float
+    iterations: int = 1
+    warm: bool = True
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        """The mean, and as own share this worker's P Qᵀ with its own part of Q."""
+        batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
+        pieces = ctx.layout.split(x)
+        matrices, plain = stacked(pieces, batches), [pieces[i] for i in vectors]
+        factors = starts(batches, ctx, x.device, warm=self.warm)
+        beside = plain  # travels with the first exchange
+        means: list[Tensor] = []
+        for _ in range(self.iterations):
+            left = [m @ self.turned(q) for m, q in zip(matrices, factors, strict=True)]
+            answer = yield from averaged([*left, *beside], ctx)
+            means, beside = means + answer[len(left) :], []
+            bases = [self.basis(p) for p in answer[: len(left)]]
+            right = [m.mT @ self.dual(p) for m, p in zip(matrices, bases, strict=True)]
+            factors = yield from averaged(right, ctx)
+        if self.warm:
+            keep(batches, factors, ctx)
+        mean = assemble(batches, [p @ q.mT for p, q in zip(bases, factors, strict=True)], vectors, means)
+        if not ctx.wants_own:
+            return mean, None
+        return mean, assemble(batches, [p @ q.mT for p, q in zip(bases, right, strict=True)], vectors, plain)

@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import assemble, averaged, keep, plan, stacked, starts, uncompressed, unit
+from gradwire.codecs.lowrank._matrices import Alternation, uncompressed, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.registry import Check
 
@@ -66,20 +66,14 @@ class GradZip(Codec):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
-        batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
-        pieces = ctx.layout.split(x)
-        matrices, plain = stacked(pieces, batches), [pieces[i] for i in vectors]
-        factors = starts(batches, ctx, x.device)
-        left = [m @ regress(unit(r), self.ridge) for m, r in zip(matrices, factors, strict=True)]
-        means = yield from averaged([*left, *plain], ctx)
-        bases = [unit(p) for p in means[: len(left)]]
-        right = [m.mT @ regress(p, self.ridge) for m, p in zip(matrices, bases, strict=True)]
-        factors = yield from averaged(right, ctx)
-        keep(batches, factors, ctx)
-        mean = assemble(batches, [p @ r.mT for p, r in zip(bases, factors, strict=True)], vectors, means[len(left) :])
-        if not ctx.wants_own:
-            return mean, None
-        return mean, assemble(batches, [p @ r.mT for p, r in zip(bases, right, strict=True)], vectors, plain)
+        rounds = Alternation(
+            turned=lambda r: regress(unit(r), self.ridge),
+            basis=unit,
+            dual=lambda p: regress(p, self.ridge),
+            rank=self.rank,
+            min_rate=self.min_rate,
+        )
+        return (yield from rounds.reduce(x, ctx))
 
 
 def regress(factors: Tensor, ridge: float) -> Tensor:

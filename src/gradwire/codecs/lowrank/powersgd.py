@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import assemble, averaged, keep, plan, stacked, starts, uncompressed, unit
+from gradwire.codecs.lowrank._matrices import Alternation, uncompressed, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.registry import Check
 
@@ -72,22 +72,13 @@ class PowerSGD(Codec):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
-        batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
-        pieces = ctx.layout.split(x)
-        matrices, plain = stacked(pieces, batches), [pieces[i] for i in vectors]
-        factors = starts(batches, ctx, x.device, warm=self.warm)
-        beside = plain  # travels with the first exchange
-        means: list[Tensor] = []
-        for _ in range(self.iterations):
-            left = [m @ unit(q) for m, q in zip(matrices, factors, strict=True)]
-            answer = yield from averaged([*left, *beside], ctx)
-            means, beside = means + answer[len(left) :], []
-            bases = [torch.linalg.qr(p).Q for p in answer[: len(left)]]
-            right = [m.mT @ p for m, p in zip(matrices, bases, strict=True)]
-            factors = yield from averaged(right, ctx)
-        if self.warm:
-            keep(batches, factors, ctx)
-        mean = assemble(batches, [p @ q.mT for p, q in zip(bases, factors, strict=True)], vectors, means)
-        if not ctx.wants_own:
-            return mean, None
-        return mean, assemble(batches, [p @ q.mT for p, q in zip(bases, right, strict=True)], vectors, plain)
+        rounds = Alternation(
+            turned=unit,
+            basis=lambda p: torch.linalg.qr(p).Q,
+            dual=lambda p: p,
+            rank=self.rank,
+            min_rate=self.min_rate,
+            iterations=self.iterations,
+            warm=self.warm,
+        )
+        return (yield from rounds.reduce(x, ctx))

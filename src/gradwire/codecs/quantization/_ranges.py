@@ -13,8 +13,6 @@ from torch import Tensor
 from gradwire.core.exchange import Max, Program, Sum
 from gradwire.kernels import bitpack, fields, grid, rows
 
-usable = grid.usable
-
 
 def agree(ranges: Tensor) -> Program[Tensor]:
     """The largest range over the workers, block by block; NaN where one of them has NaN.

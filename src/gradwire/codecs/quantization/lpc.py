@@ -26,7 +26,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.quantization._ranges import usable
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
@@ -81,7 +80,7 @@ class LPC(Codec):
         return (1 << (self.bits - 1)) - 1
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        step = usable(abs_max(x, self.block) * self.clip, self._high) / self._high
+        step = grid.usable(abs_max(x, self.block) * self.clip, self._high) / self._high
         codes = grid.encode(x, 1 / step, self.block, self._high + 1, self._high, rng.private("round"))
         return Payload(rows.join(step, codes))
 

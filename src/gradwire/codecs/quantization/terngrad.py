@@ -33,7 +33,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.quantization._ranges import add_up, agree, usable, values
+from gradwire.codecs.quantization._ranges import add_up, agree, values
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
@@ -119,12 +119,12 @@ class TernGrad(Codec):
     def _scales(self, x: Tensor) -> Tensor:
         """s of each block."""
         block = self._block(x.shape[1])
-        largest = usable(abs_max(x, block), _LEVEL)
+        largest = grid.usable(abs_max(x, block), _LEVEL)
         if self.clip is None:
             return largest
         shares = (rows.blocks(x, block) / largest.unsqueeze(2)).flatten(1)  # squares of tiny values would underflow
         mean_square = square_sum(shares, block) / abs_sum((x != 0).to(x.dtype), block).clamp_(min=1)
-        return usable(largest * mean_square.sqrt_().mul_(self.clip).clamp_(max=1), _LEVEL)
+        return grid.usable(largest * mean_square.sqrt_().mul_(self.clip).clamp_(max=1), _LEVEL)
 
     def _codes(self, x: Tensor, scales: Tensor, rng: Random) -> Tensor:
         """Codes + 1 in two bits each."""

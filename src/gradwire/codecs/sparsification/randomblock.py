@@ -23,51 +23,24 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs.sparsification._support import any_index, kept
-from gradwire.core.codec import Codec, Combine, Traits, register
-from gradwire.core.exchange import Payload
+from gradwire.codecs.sparsification.randomk import RandomK
+from gradwire.core.codec import register
 from gradwire.core.random import Random
-from gradwire.core.registry import Check
 
 
 @register
 @dataclass(frozen=True)
-class RandomBlock(Codec):
+class RandomBlock(RandomK):
     """A shared random run of neighbours."""
 
     name: ClassVar[str] = "randomblock"
-    family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Vogels et al., NeurIPS 2019, arXiv:1905.13727"
     variants: ClassVar[tuple[str, ...]] = (
         "randomblock(ratio=0.125)",
         "randomblock(ratio=0.25, unbiased=True)",
         "randomblock(ratio=1)",
     )
-    ratio: float = 0.01
-    unbiased: bool = False
 
-    def __post_init__(self) -> None:
-        check = Check(self.name)
-        check.share("ratio", self.ratio)
-        check.one_of("unbiased", self.unbiased, (True, False))
-
-    @property
-    def traits(self) -> Traits:
-        if self.unbiased:
-            return Traits(combine=Combine.SUM, unbiased=True, omega=1 / self.ratio - 1, shards=False)
-        return Traits(combine=Combine.SUM, memory="error_feedback", delta=self.ratio, sparse=True, shards=False)
-
-    def encode(self, x: Tensor, rng: Random) -> Payload:
-        values = x[:, self._run(x.shape[1], rng, x.device)]
-        return Payload(values * (x.shape[1] / values.shape[1]) if self.unbiased else values)
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        out = payload.data.new_zeros((payload.rows, numel))
-        out[:, self._run(numel, rng, out.device)] = payload.data
-        return out
-
-    def payload_bytes(self, numel: int) -> int:
-        return 4 * kept(self.ratio, numel)
-
-    def _run(self, numel: int, rng: Random, device: torch.device) -> Tensor:
+    def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
         start = any_index(rng.shared("start"), numel, device)
         return (start + torch.arange(kept(self.ratio, numel), device=device)) % numel

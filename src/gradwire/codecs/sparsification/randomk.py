@@ -71,6 +71,7 @@ class RandomK(Codec):
         return 4 * kept(self.ratio, numel)
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
+        """The k indices of this step."""
         return support(rng.shared("support"), rng.shared("turn"), kept(self.ratio, numel), numel, device)
 
 

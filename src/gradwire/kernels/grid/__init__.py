@@ -22,7 +22,7 @@ from gradwire.kernels.grid import reference
 
 def code_width(low: int, high: int) -> int:
     """Bits of a code from −low to high."""
-    return max(1, (low + high).bit_length())
+    return reference.code_width(low, high)
 
 
 def usable(scales: Tensor, high: int) -> Tensor:

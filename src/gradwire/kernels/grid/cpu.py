@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack_codes, scratch, unit, unpack_codes
 from gradwire.kernels.blockwise.cpu import average, largest
-from gradwire.kernels.grid.reference import SMALLEST
+from gradwire.kernels.grid.reference import SMALLEST, code_width
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
 from gradwire.kernels.random.cpu import GROUP, draw
@@ -316,7 +316,7 @@ def recode(
 
 
 def _shape(block: int, low: int, high: int) -> Shape:
-    return block, low, high, max(1, (low + high).bit_length())
+    return block, low, high, code_width(low, high)
 
 
 def _noise(stream: Stream | None) -> Noise:

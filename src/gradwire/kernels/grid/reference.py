@@ -14,6 +14,10 @@ from gradwire.kernels.random.reference import halves
 SMALLEST = 2.0**-126  # step: its inverse must be finite, and smaller ones are flushed to zero on some devices
 
 
+def code_width(low: int, high: int) -> int:
+    return max(1, (low + high).bit_length())
+
+
 def usable(scales: Tensor, high: int) -> Tensor:
     return scales.clamp(min=high * SMALLEST)
 
@@ -22,7 +26,7 @@ def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: S
     y = _by_block(x, inverse, block)
     u = 0.5 if noise is None else halves(noise, x.shape, x.device)
     codes = (y.abs() + u).floor_().copysign_(y).clamp_(-low, high).add_(low).nan_to_num_(0)
-    return bitpack.pack(codes.to(torch.int32), max(1, (low + high).bit_length()))
+    return bitpack.pack(codes.to(torch.int32), code_width(low, high))
 
 
 def encode_own(
@@ -33,7 +37,7 @@ def encode_own(
 
 
 def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
-    codes = bitpack.unpack(data, max(1, (low + high).bit_length()), numel)
+    codes = bitpack.unpack(data, code_width(low, high), numel)
     return _by_block(codes.float().sub_(low), step, block)
 
 

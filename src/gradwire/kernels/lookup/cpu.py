@@ -71,26 +71,21 @@ def _encode(
 
 
 @jit
-def _put(codes: np.ndarray, scale: np.ndarray, start: int, block: int, table: np.ndarray, out: np.ndarray) -> None:
+def _put(
+    codes: np.ndarray, scale: np.ndarray, start: int, block: int, table: np.ndarray, add: bool, out: np.ndarray
+) -> None:
+    """The values of the codes of elements from `start` on of a row, in place of what is there or added to it."""
     at = 0
     while at < codes.size:
         i = (start + at) // block
         part = slice(at, min((i + 1) * block - start, codes.size))
         c, y, factor = codes[part], out[part], scale[i]
-        for j in range(c.size):
-            y[j] = table[c[j]] * factor
-        at = part.stop
-
-
-@jit
-def _add(codes: np.ndarray, scale: np.ndarray, start: int, block: int, table: np.ndarray, out: np.ndarray) -> None:
-    at = 0
-    while at < codes.size:
-        i = (start + at) // block
-        part = slice(at, min((i + 1) * block - start, codes.size))
-        c, y, factor = codes[part], out[part], scale[i]
-        for j in range(c.size):
-            y[j] += table[c[j]] * factor
+        if add:
+            for j in range(c.size):
+                y[j] += table[c[j]] * factor
+        else:
+            for j in range(c.size):
+                y[j] = table[c[j]] * factor
         at = part.stop
 
 
@@ -110,7 +105,8 @@ def _decode(
     for tile in range(first, last):
         row, start = tile // tiles, tile % tiles * TILE
         end = min(start + TILE, numel)
-        _put(codes[row * stride + start : row * stride + end], scale[row], start, block, table, out[row, start:end])
+        part = codes[row * stride + start : row * stride + end]
+        _put(part, scale[row], start, block, table, False, out[row, start:end])
 
 
 @jit
@@ -129,7 +125,7 @@ def _decode_sum(
         part[:] = np.float32(0)
         for row in range(scale.shape[0]):
             begin = row * stride + start
-            _add(codes[begin : begin + part.size], scale[row], start, block, table, part)
+            _put(codes[begin : begin + part.size], scale[row], start, block, table, True, part)
 
 
 def encode(x: Tensor, scale: Tensor, block: int, midpoints: tuple[float, ...]) -> Tensor:
