@@ -123,6 +123,7 @@ MUTANTS = [
     Mutant("gtopk: cut entries are thought sent", S + "gtopk.py", "return torch.where(known,", "return torch.where(known | ~known,", "gtopk"),
     Mutant("threshold: twice the bound", S + "threshold.py", "x.new_full((x.shape[0],), self.value)", "x.new_full((x.shape[0],), 2 * self.value)", "threshold"),
     Mutant("dgc: a warm-up stage too generous", S + "dgc.py", "STAGES = (0.25, 0.0625,", "STAGES = (0.25, 0.25,", "dgc"),
+    Mutant("qsparse: claims to show what it does not send", "codecs/hybrid/qsparse.py", "shows=False,", "shows=True,", "qsparse"),
     Mutant("elias-fano: one upper bit too few", "kernels/indices/reference.py", "count + ((numel - 1) >> low)", "count + ((numel - 1) >> low) - 1", "topk"),
     Mutant("grid: truncates instead of rounding", "kernels/grid/reference.py", "u = 0.5 if noise is None", "u = 0.0 if noise is None", "blockint"),
     Mutant("hadamard: not normalised", "kernels/hadamard/reference.py", ".rsqrt()", ".rsqrt() * 2", "blockint"),

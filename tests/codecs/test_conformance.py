@@ -275,6 +275,17 @@ def test_elements_do_not_depend_on_each_other_if_it_says_so(codec):
         assert through(codec, x).isnan().nonzero().tolist() == [[3]]
 
 
+@each_codec
+def test_a_bad_element_shows_wherever_it_is_if_it_says_so(codec):
+    """Only then may the engine leave the rest of the unit as it is."""
+    if not codec.traits.shows:
+        return
+    for place in range(0, 500, 25):
+        x = normal(500, seed=place)
+        x[place] = float("nan") if place % 2 else -float("inf")
+        assert not through(codec, x, seed=place).isfinite().all(), place
+
+
 @each_one_shot
 def test_a_shard_can_be_encoded_by_itself_if_it_says_so(codec):
     if not codec.traits.shards:

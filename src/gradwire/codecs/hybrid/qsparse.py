@@ -98,6 +98,7 @@ class Qsparse(Codec):
             omega=None,
             delta=self.ratio * self._contraction,
             elementwise=False,
+            shows=False,  # an element outside the support would not
             sparse=False,
             shards=self._codec.traits.shards and self.support == "topk",
         )
