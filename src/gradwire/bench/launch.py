@@ -3,8 +3,8 @@
     results = launch(train, workers=2, arguments=(0.1,), timeout=120)    # [train(rank 0, 0.1), train(rank 1, 0.1)]
 
 1. Every rank is a process of its own with one torch thread, forked from a server that has imported torch and nothing
-   else, so that a start takes no seconds. The ranks join a gloo group over the loopback interface and find each other
-   through a file in a private folder, so no port has to be free.
+   else, so that a start takes no seconds. The ranks join a gloo group over the loopback interface, or over an emulated
+   network, and find each other through a file in a private folder, so no port has to be free.
 2. Messages, the result, or the text of an exception come back through one pipe a rank.
 3. At the first failure, at Ctrl-C and when the time is up, all ranks are ended. A rank whose parent died ends itself.
 """
@@ -35,6 +35,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from gradwire.core.errors import ConfigError, LaunchFailed
+from gradwire.lab.namespace import Namespace
+from gradwire.lab.network import INTERFACE
 
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
@@ -64,6 +66,8 @@ def launch(
     arguments: Sequence[Any] = (),
     timeout: float = 600.0,
     *,
+    hosts: Sequence[Namespace] | None = None,
+    group_timeout: float = GROUP_TIMEOUT,
     on_message: Callable[[int, Any], None] | None = None,
 ) -> list[Any]:
     """Run ``function(rank, *arguments)`` in `workers` processes; returns their results in order of rank.
@@ -73,19 +77,33 @@ def launch(
         workers: number of ranks.
         arguments: passed on; they must pickle, as must the results.
         timeout: seconds for everything, start-up included.
+        hosts: of an emulated network, on which the ranks are placed in order, as many on each; else they share this
+            machine's loopback.
+        group_timeout: seconds a collective may wait for a peer.
         on_message: called in this process with (rank, message) for each ``Rank.report(message)``.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"launch: `workers` must be a whole number of at least 1, got {workers!r}")
+    if hosts is not None and (not hosts or workers % len(hosts)):
+        raise ConfigError(f"launch: {workers} ranks cannot be placed on {len(hosts)} hosts, as many on each")
+    places = [None if hosts is None else hosts[r * len(hosts) // workers] for r in range(workers)]
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         started: list[_Child] = []
         try:
-            _start(started, function, workers, arguments, folder)
+            _start(started, function, places, arguments, _Meeting(folder, group_timeout))
             _collect(started, deadline, timeout, on_message or (lambda rank, message: None))
         finally:
             _stop(started)
     return [child.result for child in started]
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """How the ranks find each other, and how long they wait."""
+
+    folder: str
+    timeout: float
 
 
 # -------------------------------------------------------------------- the parent's side
@@ -127,15 +145,22 @@ class _Child:
 
 
 def _start(
-    started: list[_Child], function: Callable[..., Any], workers: int, arguments: Sequence[Any], folder: str
+    started: list[_Child],
+    function: Callable[..., Any],
+    places: Sequence[Namespace | None],
+    arguments: Sequence[Any],
+    meeting: _Meeting,
 ) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with _without_interrupts():
-        for rank in range(workers):
+        for rank, place in enumerate(places):
             receive, send = context.Pipe(duplex=False)
             process = context.Process(
-                target=_main, args=(function, rank, workers, arguments, folder, send), name=f"rank {rank}", daemon=True
+                target=_main,
+                args=(function, rank, len(places), place, arguments, meeting, send),
+                name=f"rank {rank}",
+                daemon=True,
             )
             process.start()
             send.close()  # else the pipe would not end with the child
@@ -206,37 +231,41 @@ def _main(
     function: Callable[..., Any],
     rank: int,
     workers: int,
+    place: Namespace | None,
     arguments: Sequence[Any],
-    folder: str,
+    meeting: _Meeting,
     pipe: connection.Connection,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for a server that somebody else has started
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    place = Rank(rank, workers, pipe)
+    here = Rank(rank, workers, pipe)
     try:
         torch.set_num_threads(1)
-        _join(rank, workers, folder)
-        place._send("result", function(place, *arguments))
+        _join(rank, workers, place, meeting)
+        here._send("result", function(here, *arguments))
     except Exception as problem:
         lines = str(problem).strip().splitlines()
         summary = f"raised {type(problem).__name__}: {lines[0] if lines else '(no message)'}"
         # Sent before this rank leaves its group: what the peers raise because of it is later.
-        place._send("failure", _Failure(time.monotonic(), summary, traceback.format_exc()))
+        here._send("failure", _Failure(time.monotonic(), summary, traceback.format_exc()))
         pipe.close()
         os._exit(1)  # no clean-up: a peer may wait for this rank in the middle of a collective
     pipe.close()
     dist.destroy_process_group()
 
 
-def _join(rank: int, workers: int, folder: str) -> None:
-    if sys.platform == "linux":
+def _join(rank: int, workers: int, place: Namespace | None, meeting: _Meeting) -> None:
+    if place is not None:
+        place.join()
+        os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+    elif sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the host's name must resolve
     dist.init_process_group(
         "gloo",
-        store=FileStore(str(Path(folder) / "ranks"), workers),
+        store=FileStore(str(Path(meeting.folder) / "ranks"), workers),
         rank=rank,
         world_size=workers,
-        timeout=datetime.timedelta(seconds=GROUP_TIMEOUT),
+        timeout=datetime.timedelta(seconds=meeting.timeout),
     )
 
 

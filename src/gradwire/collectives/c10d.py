@@ -3,12 +3,16 @@
 `run` blocks until the program has ended; DDP's hook calls it from a worker thread (see
 `gradwire.integrations.ddp`) so that the backward pass goes on meanwhile. All exchanges of a round are started before
 the first is waited for.
+
+On gloo, rows for single peers go in pairs: in turn s every worker sends to the one s places on and receives from the
+one s places back, so that no link has two senders. Gloo's own all-to-all starts everything at once and, with
+the queues and control messages that this makes, reaches three quarters of what pairs do on a shaped link.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -56,6 +60,8 @@ class ProcessGroupDriver:
         self.workers: int = dist.get_world_size(group)
         self.meter = Meter()
         self.clock = Clock()
+        self._pairs = dist.get_backend(group) == "gloo"
+        self._tag = 0  # of the last exchange in pairs; all workers count alike
 
     def run(self, program: Program[R]) -> R:
         """Drive `program` to its end and return its result."""
@@ -107,30 +113,48 @@ class ProcessGroupDriver:
         if isinstance(exchange, Gather):
             receive = send.new_empty((self.workers, *send.shape[1:]))
             wait = self._async(receive, lambda: _all_gather(receive, send, group=self.group, async_op=True))
-        else:
-            receive = torch.empty_like(send)
-            wait = self._async(receive, lambda: dist.all_to_all_single(receive, send, group=self.group, async_op=True))
-        return lambda: Payload(wait(send))
+            return lambda: Payload(wait(send))
+        counts = [send[0].numel()] * self.workers
+        swapped = self._swap(send.view(-1), counts, counts)
+        return lambda: Payload(swapped().view_as(send))
 
     def _route(self, exchange: Route) -> Callable[[], Payload | None]:
-        """As an all-to-all in which most rows are empty: backends offer it on every device, sends of one row not."""
         assert exchange.payload.lengths is None, "rows of a route have a fixed size"
-        row = exchange.payload.data.contiguous()
-        counts = [
-            [row.shape[1] if r == peer else 0 for r in range(self.workers)] for peer in (exchange.to, exchange.source)
-        ]
-        send = row[0] if exchange.to is not None else row[0, :0]
-        receive = torch.empty_like(row[0]) if exchange.source is not None else row.new_empty(0)
-        wait = self._async(
-            row,
-            lambda: dist.all_to_all_single(receive, send, counts[1], counts[0], group=self.group, async_op=True),
+        row = exchange.payload.data[0].contiguous()
+        outgoing, incoming = (
+            [row.numel() if r == peer else 0 for r in range(self.workers)] for peer in (exchange.to, exchange.source)
         )
+        swapped = self._swap(row if exchange.to is not None else row[:0], outgoing, incoming)
 
         def finish() -> Payload | None:
-            wait(send)
-            return None if exchange.source is None else Payload(receive.view(1, -1))
+            received = swapped()
+            return None if exchange.source is None else Payload(received.view(1, -1))
 
         return finish
+
+    def _swap(self, send: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Callable[[], Tensor]:
+        """Start to send the next `outgoing[r]` elements of a flat tensor to each worker r; the answer has theirs."""
+        receive = send.new_empty(sum(incoming))
+        if not self._pairs or send.device.type != "cpu":
+            sizes = list(incoming), list(outgoing)
+            works = [dist.all_to_all_single(receive, send, *sizes, group=self.group, async_op=True)]
+        else:
+            works = self._swap_in_pairs(torch.split(send, list(outgoing)), torch.split(receive, list(incoming)))
+
+        def wait(_kept_alive: Tensor = send) -> Tensor:
+            for work in works:
+                work.wait()
+            return receive
+
+        return wait
+
+    def _swap_in_pairs(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[dist.Work]:
+        self._tag += 1
+        me, n, tag = self.rank, self.workers, self._tag
+        incoming[me].copy_(outgoing[me])
+        before, after = [(me - s) % n for s in range(1, n)], [(me + s) % n for s in range(1, n)]
+        works = [self.group.recv([incoming[r]], r, tag) for r in before if incoming[r].numel()]
+        return works + [self.group.send([outgoing[r]], r, tag) for r in after if outgoing[r].numel()]
 
     def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
         tensor = exchange.tensor.contiguous()
@@ -161,15 +185,15 @@ class ProcessGroupDriver:
         dist.all_to_all_single(counts, lengths, group=self.group)
         outgoing, incoming = lengths.tolist(), counts.tolist()
         send = torch.cat([r[:n] for r, n in zip(rows, outgoing, strict=True)])
-        receive = send.new_empty(sum(incoming))
-        if self._anything(lengths, counts):
-            dist.all_to_all_single(receive, send, incoming, outgoing, group=self.group)
+        receive = send.new_empty(0)
+        if self._pairs or self._anything(lengths, counts):
+            receive = self._swap(send, outgoing, incoming)()
         width = max(incoming)
         data = torch.stack([F.pad(part, (0, width - part.numel())) for part in torch.split(receive, incoming)])
         return lambda: Payload(data, counts.cpu())
 
     def _anything(self, outgoing: Tensor, incoming: Tensor) -> bool:
-        """Whether any worker has anything to send: a collective of nothing hangs some backends."""
+        """Whether any worker has anything to send: an all-to-all of nothing hangs some backends."""
         total = (outgoing.sum() + incoming.sum()).view(1)
         dist.all_reduce(total, group=self.group)
         return bool(total > 0)

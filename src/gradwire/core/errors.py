@@ -7,6 +7,7 @@ GradwireError
 ├── StateMismatch    a state dict comes from another set-up           (also a ValueError)
 ├── ExchangeFailed   a collective did not finish                      (also a RuntimeError)
 ├── LaunchFailed     a worker process of ours failed                  (also a RuntimeError)
+├── LabFailed        an emulated network cannot be had or kept       (also a RuntimeError)
 └── MissingExtra     an optional package is not installed             (also an ImportError)
 
 A message says who speaks, what was wanted, what came, and what to do next.
@@ -48,6 +49,10 @@ class LaunchFailed(GradwireError, RuntimeError):
     def __init__(self, message: str, *, rank: int | None = None, details: str = "") -> None:
         super().__init__(message)
         self.rank, self.details = rank, details
+
+
+class LabFailed(GradwireError, RuntimeError):
+    """An emulated network cannot be had here, or does not hold what was asked for."""
 
 
 class MissingExtra(GradwireError, ImportError):

@@ -5,6 +5,11 @@ Prefixes are decimal, as on a network: 1 MB is 10⁶ bytes, 1 Gbit/s is 10⁹ bi
 
 from __future__ import annotations
 
+import math
+import re
+
+from gradwire.core.errors import ConfigError
+
 BITS_PER_BYTE = 8
 GBIT = 1e9  # bit/s in one Gbit/s
 
@@ -19,6 +24,25 @@ def transfer_seconds(num_bytes: float, bits_per_second: float) -> float:
 def bandwidth(num_bytes: float, seconds: float) -> float:
     """The bit/s at which so many bytes take so many seconds."""
     return num_bytes * BITS_PER_BYTE / seconds
+
+
+def parse_rate(rate: str | float) -> float:
+    """Bits a second of what people type: ``1gbit``, ``200 Mbit/s``, or a number of bits a second.
+
+    >>> parse_rate("1gbit"), parse_rate("2.5 Gbit/s"), parse_rate(1e6)
+    (1000000000.0, 2500000000.0, 1000000.0)
+    """
+    if isinstance(rate, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])bit(?:/s|ps)?\s*", rate, re.IGNORECASE)
+        try:
+            value = float(match[1]) * dict((p.lower(), f) for f, p in _PREFIXES)[match[2].lower()] if match else 0.0
+        except ValueError:
+            value = 0.0
+    else:
+        value = float(rate)
+    if not 0 < value < math.inf:
+        raise ConfigError(f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {rate!r}")
+    return value
 
 
 def format_bytes(num_bytes: float) -> str:
