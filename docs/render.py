@@ -19,7 +19,7 @@ from rich.console import Console
 
 from gradwire.bench import demo, encode
 from gradwire.cli.app import command
-from gradwire.cli.bench import HEADINGS, cells
+from gradwire.cli.bench.encode import HEADINGS, cells
 from gradwire.cli.codecs import describe, docstring
 from gradwire.cli.demo import page
 from gradwire.core.codec import codecs

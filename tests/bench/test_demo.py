@@ -11,6 +11,7 @@ from gradwire.bench.tasks import shapes
 from gradwire.cli import main
 from gradwire.core import records
 from gradwire.core.errors import ConfigError
+from gradwire.lab.namespace import missing
 from gradwire.tracing import trace
 
 
@@ -18,7 +19,7 @@ from gradwire.tracing import trace
 def test_a_short_demo(capsys, tmp_path):
     path = tmp_path / "demo.jsonl"
     arguments = ["--workers", "2", "--steps", "12", "--codec", "topk(ratio=0.1)", "--codec", "signsgd"]
-    assert main(["demo", *arguments, "--record", str(path)]) == 0
+    assert main(["demo", "--loopback", *arguments, "--record", str(path)]) == 0
     shown = json.loads(capsys.readouterr().out)
     found = {c["configuration"]: c for c in shown["configurations"]}
     assert list(found) == ["fp32 DDP", "fp16", "topk(ratio=0.1)", "signsgd"]
@@ -30,7 +31,8 @@ def test_a_short_demo(capsys, tmp_path):
         assert sent[label] == pytest.approx(trace(label, tensors, workers=2).sent_bytes, rel=1e-3)
     assert found["fp32 DDP"]["shares"] is None
     for configuration in shown["configurations"]:
-        assert 0 < configuration["step_seconds"]["p20"] <= configuration["step_seconds"]["p80"]
+        seconds = configuration["step_seconds"]["loopback"]
+        assert 0 < seconds["p20"] <= seconds["p80"]
         assert 0.0 <= configuration["accuracy"] <= 1.0
     assert found["fp16"]["loss"] == pytest.approx(found["fp32 DDP"]["loss"], rel=0.02)  # same start, same batches
     assert len(shown["verdict"]) == 3
@@ -39,10 +41,31 @@ def test_a_short_demo(capsys, tmp_path):
     assert [r.what["configuration"] for r in kept] == list(found)
     assert all(len(r.samples) == 12 - demo.DROPPED for r in kept)
     assert kept[0].command == (
-        'gradwire demo --workers 2 --steps 12 --seed 0 --codec "topk(ratio=0.1)" --codec "signsgd"'
+        'gradwire demo --workers 2 --steps 12 --seed 0 --loopback --codec "topk(ratio=0.1)" --codec "signsgd"'
     )
     assert str(tmp_path) not in path.read_text()
     assert [o.accuracy for o in demo.from_records(kept)] == [c["accuracy"] for c in found.values()]
+
+
+@pytest.mark.dist
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_short_demo_on_emulated_links(capsys, tmp_path):
+    path = tmp_path / "demo.jsonl"
+    arguments = ["--workers", "2", "--steps", "12", "--codec", "signsgd", "--rate", "100mbit", "--rate", "1gbit"]
+    assert main(["demo", *arguments, "--record", str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    plain = shown["configurations"][0]
+    assert list(plain["step_seconds"]) == ["100 Mbit/s", "1 Gbit/s"]
+    wire = 8 * plain["sent_bytes_per_step"] / 100e6  # each way, at once; the link carries no more
+    assert plain["step_seconds"]["100 Mbit/s"]["p50"] > 0.95 * wire
+    assert plain["step_seconds"]["100 Mbit/s"]["p50"] > plain["step_seconds"]["1 Gbit/s"]["p50"]
+    assert shown["network"]["100 Mbit/s"]["payload_bits_per_second"] == pytest.approx([95.6e6] * 2, rel=0.05)
+    assert len(shown["verdict"]) == 5
+    kept = records.load(path)
+    assert [(r.what["configuration"], r.what["bits_per_second"]) for r in kept] == [
+        (label, rate) for rate in (100e6, 1e9) for label in ("fp32 DDP", "fp16", "signsgd")
+    ]
+    assert [o.samples.keys() for o in demo.from_records(kept)] == [{"100 Mbit/s": 0, "1 Gbit/s": 0}.keys()] * 3
 
 
 @pytest.mark.parametrize(
@@ -66,7 +89,11 @@ def test_plans_that_cannot_be_run(wanted, message):
 
 def test_only_the_last_run_of_a_file_is_shown():
     plan = demo.Plan()
-    outcome = demo.Outcome(label="fp16", samples=(1.0,), sent_bytes=1.0, loss=0.0, accuracy=1.0, parts=None)
+    samples = {"200 Mbit/s": (2.0,), "1 Gbit/s": (1.0,)}
+    network = {link: {"latency_seconds": [1e-5]} for link in samples}
+    outcome = demo.Outcome(
+        label="fp16", samples=samples, sent_bytes=1.0, loss=0.0, accuracy=1.0, parts=None, network=network
+    )
     first = demo.to_records(plan, [outcome])
     kept = [*(demo.Record(**(vars(r) | {"time": "2020"})) for r in first), *first]
     assert demo.from_records(kept) == [outcome]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gradwire.bench.encode import Measured
 from gradwire.cli import main
-from gradwire.cli.bench import table
+from gradwire.cli.bench.encode import table
 from gradwire.core.records import load
 
 

@@ -1,4 +1,8 @@
-"""The demo: the same training under plain FP32 DDP, FP16 and several codecs, on this machine, over loopback.
+"""The demo: the same training under plain FP32 DDP, FP16 and several codecs, on emulated hosts with slow links.
+
+The hosts are network namespaces of this machine (see `gradwire.lab`); where there can be none, workers talk over
+loopback. The whole training runs on the last, fastest link; on the others a few steps are timed, for the
+learning does not depend on the link.
 
 Every configuration starts from the same weights and sees the same batches. All live in the same processes and take
 turns in blocks of steps, so that whatever else the machine does meets all of them alike. A sample is the time of one
@@ -10,7 +14,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,23 +26,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.bench import environment
 from gradwire.bench.launch import Rank, launch
-from gradwire.bench.outcome import HALF, PLAIN, Outcome
+from gradwire.bench.outcome import HALF, LOOPBACK, PLAIN, Outcome
 from gradwire.bench.tasks import shapes
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
+from gradwire.core.units import format_rate, parse_rate
 from gradwire.integrations.ddp import Handle, attach
+from gradwire.lab.network import Network
 from gradwire.tracing import trace
 
 KIND = "demo"
-BACKEND = "gloo over loopback"
+RATES = ("200mbit", "1gbit")
+SHORT = 30  # steps on all links but the last
 CODECS = ("efsignsgd", "powersgd(rank=4)", "topk(ratio=0.01)")
 
 PARTS = ("encode", "communicate", "decode")  # what a handle tells the seconds of
 
 TRAIN, TEST = 8192, 2048  # images, over all workers
 BATCH = 64  # images a step, over all workers
-BLOCK = 20  # steps until the next configuration has its turn
+BLOCK = 10  # steps until the next configuration has its turn
 DROPPED = 5  # first steps without a sample: DDP arranges its buckets, memory is touched for the first time
 RATE = 0.4  # learning rate at its peak, of plain SGD
 VOTE_RATE = 1e-3  # for codecs whose result keeps signs only: each step moves every weight by as much
@@ -51,8 +59,11 @@ class Plan:
     steps: int = 120
     seed: int = 0
     codecs: tuple[str, ...] = CODECS
+    rates: tuple[str, ...] = RATES  # of all links, one network after the other; none: loopback
 
     def __post_init__(self) -> None:
+        for rate in self.rates:
+            parse_rate(rate)
         if not 2 <= self.workers <= BATCH:
             raise ConfigError(f"demo: `workers` must be from 2, else nothing is sent, to {BATCH}, got {self.workers}")
         if self.steps < 2 * DROPPED:
@@ -77,26 +88,56 @@ class Plan:
     def command(self) -> str:
         """The command line that runs this plan."""
         chosen = "" if self.codecs == CODECS else "".join(f' --codec "{c}"' for c in self.codecs)
-        return f"gradwire demo --workers {self.workers} --steps {self.steps} --seed {self.seed}{chosen}"
+        links = "".join(f" --rate {r}" for r in self.rates) or " --loopback"
+        return f"gradwire demo --workers {self.workers} --steps {self.steps} --seed {self.seed}{links}{chosen}"
+
+    @property
+    def stages(self) -> list[tuple[str, int]]:
+        """The links, as people call them, and how many steps are made on each."""
+        links = [format_rate(parse_rate(r)) for r in self.rates] or [LOOPBACK]
+        return [*((link, min(SHORT, self.steps)) for link in links[:-1]), (links[-1], self.steps)]
 
 
-def run(plan: Plan, *, timeout: float, on_step: Callable[[str, int], None] | None = None) -> list[Outcome]:
-    """Run all configurations; `on_step(label, steps done)` is called as they advance."""
-    heard = (lambda rank, message: on_step(*message)) if on_step else None
-    ranks = launch(_train_all, plan.workers, (plan,), timeout, on_message=heard)
-    return [_merge(label, shares, plan) for label, *shares in zip(plan.labels, *ranks, strict=True)]
+def run(plan: Plan, *, timeout: float, on_step: Callable[[str, str, int], None] | None = None) -> list[Outcome]:
+    """Run all configurations on all links; `on_step(link, label, steps done)` is called as they advance."""
+    deadline = time.monotonic() + timeout
+    stages: dict[str, tuple[list[list[dict[str, Any]]], dict[str, Any]]] = {}
+    with Network(plan.workers, plan.rates[0]) if plan.rates else nullcontext() as network:
+        for position, (link, steps) in enumerate(plan.stages):
+            measured: dict[str, Any] = {}
+            if network is not None:
+                for host in range(plan.workers):
+                    network.set_rate(host, plan.rates[position])
+                measured = network.verify(seconds=0.15).describe()
+            heard = _hearing(link, on_step)
+            last = position == len(plan.stages) - 1
+            hosts = network.hosts if network is not None else None
+            left = deadline - time.monotonic()
+            ranks = launch(_train_all, plan.workers, (plan, steps, last), left, hosts=hosts, on_message=heard)
+            stages[link] = ranks, measured
+    return [_merge(index, plan, stages) for index in range(len(plan.labels))]
 
 
-def _merge(label: str, shares: Sequence[dict[str, Any]], plan: Plan) -> Outcome:
-    """One outcome from what each rank saw of it."""
+def _hearing(link: str, on_step: Callable[[str, str, int], None] | None) -> Callable[[int, Any], None] | None:
+    return (lambda rank, message: on_step(link, *message)) if on_step else None
+
+
+def _merge(index: int, plan: Plan, stages: Mapping[str, tuple[list[list[dict[str, Any]]], dict[str, Any]]]) -> Outcome:
+    """One outcome from what each rank saw of it on each link."""
+    samples = {
+        link: tuple(max(times) for times in zip(*(rank[index]["samples"] for rank in ranks), strict=True))
+        for link, (ranks, _) in stages.items()
+    }
+    shares = [rank[index] for rank in list(stages.values())[-1][0]]
     parts = [s["parts"] for s in shares]
     return Outcome(
-        label=label,
-        samples=tuple(max(times) for times in zip(*(s["samples"] for s in shares), strict=True)),
+        label=plan.labels[index],
+        samples=samples,
         sent_bytes=max(s["sent_bytes"] for s in shares) if parts[0] else _traced_bytes(plan),
         loss=sum(s["loss_sum"] for s in shares) / sum(s["seen"] for s in shares),
         accuracy=sum(s["right"] for s in shares) / sum(s["seen"] for s in shares),
         parts={name: sum(p[name] for p in parts) / len(parts) for name in parts[0]} if parts[0] else None,
+        network={link: measured for link, (_, measured) in stages.items()},
     )
 
 
@@ -109,20 +150,20 @@ def _traced_bytes(plan: Plan) -> float:
 # -------------------------------------------------------------------- what each rank does
 
 
-def _train_all(rank: Rank, plan: Plan) -> list[dict[str, Any]]:
-    """Train all configurations in turns; returns this rank's share of each outcome."""
+def _train_all(rank: Rank, plan: Plan, steps: int, whole: bool) -> list[dict[str, Any]]:
+    """Train all configurations in turns for `steps` steps; returns this rank's share of each outcome."""
     images, labels = shapes.data(TRAIN // rank.workers, _seed(plan, "train", rank.rank))
     order = torch.Generator().manual_seed(_seed(plan, "order", rank.rank))
     batches = torch.randint(len(images), (plan.steps, BATCH // rank.workers), generator=order)
     runs = [_Run(label, plan) for label in plan.labels]
-    for start in range(0, plan.steps, BLOCK):
+    for start in range(0, steps, BLOCK):
         for run in runs:
-            for step in range(start, min(start + BLOCK, plan.steps)):
+            for step in range(start, min(start + BLOCK, steps)):
                 run.step(step, images[batches[step]], labels[batches[step]])
             if rank.rank == 0:
                 rank.report((run.label, step + 1))
     held_out = shapes.data(TEST // rank.workers, _seed(plan, "test", rank.rank))
-    return [run.share(*held_out) for run in runs]
+    return [run.share(*held_out) if whole else {"samples": run.samples} for run in runs]
 
 
 def _seed(plan: Plan, purpose: str, rank: int) -> int:
@@ -193,9 +234,11 @@ def _scores(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
-    """One record a configuration; they share their time, which marks them as one run."""
+    """One record a configuration and link; they share their time, which marks them as one run."""
     now = environment.now()
     commit, dirty = environment.commit()
+    bits: list[float | None] = [parse_rate(r) for r in plan.rates] or [None]
+    backend = "gloo over shaped links" if plan.rates else "gloo over loopback"
     return [
         Record(
             kind=KIND,
@@ -203,7 +246,8 @@ def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
                 "configuration": o.label,
                 "task": "shapes",
                 "workers": plan.workers,
-                "steps": plan.steps,
+                "bits_per_second": rate,
+                "steps": steps,
                 "dropped_steps": DROPPED,
                 "batch": BATCH,
                 "learning_rate": _rate(o.label),
@@ -213,12 +257,19 @@ def to_records(plan: Plan, outcomes: Sequence[Outcome]) -> list[Record]:
             time=now,
             commit=commit,
             dirty=dirty,
-            environment=environment.fingerprint(BACKEND),
+            environment=environment.fingerprint(backend),
             unit="seconds a step, slowest rank",
-            quantiles=o.step,
-            samples=o.samples,
-            outcome={"sent_bytes": o.sent_bytes, "loss": o.loss, "accuracy": o.accuracy, "parts_seconds": o.parts},
+            quantiles=o.step(link),
+            samples=o.samples[link],
+            outcome={
+                "sent_bytes": o.sent_bytes,
+                "loss": o.loss,
+                "accuracy": o.accuracy,
+                "parts_seconds": o.parts,
+                "network": o.network[link],
+            },
         )
+        for rate, (link, steps) in zip(bits, plan.stages, strict=True)
         for o in outcomes
     ]
 
@@ -228,15 +279,24 @@ def from_records(records: Sequence[Record]) -> list[Outcome]:
     mine = [r for r in records if r.kind == KIND]
     if not mine:
         raise ConfigError("demo: no record of a demo among these; make one with: gradwire demo --record FILE")
+    mine = [r for r in mine if r.time == mine[-1].time]
+    by_label: dict[str, list[Record]] = {}
+    for record in mine:
+        by_label.setdefault(record.what["configuration"], []).append(record)
     return [
         Outcome(
-            label=r.what["configuration"],
-            samples=r.samples,
-            sent_bytes=r.outcome["sent_bytes"],
-            loss=r.outcome["loss"],
-            accuracy=r.outcome["accuracy"],
-            parts=r.outcome["parts_seconds"],
+            label=label,
+            samples={_link(r): r.samples for r in found},
+            sent_bytes=found[-1].outcome["sent_bytes"],
+            loss=found[-1].outcome["loss"],
+            accuracy=found[-1].outcome["accuracy"],
+            parts=found[-1].outcome["parts_seconds"],
+            network={_link(r): r.outcome.get("network", {}) for r in found},
         )
-        for r in mine
-        if r.time == mine[-1].time
+        for label, found in by_label.items()
     ]
+
+
+def _link(record: Record) -> str:
+    bits = record.what.get("bits_per_second")
+    return LOOPBACK if bits is None else format_rate(bits)

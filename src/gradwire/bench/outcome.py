@@ -1,20 +1,23 @@
 """What a comparison of configurations showed, what follows from it, and the verdict in words.
 
-`Outcome` holds what was measured. Everything below it is computed from that, and says so where it is printed: on a
-link slower than loopback, each step is taken to last as long as measured and then to wait for its counted bytes.
+`Outcome` holds what was measured, link by link. Everything below it is computed from that, and says so where it is
+printed. Two models serve: between two measured links a step is taken as a constant plus bytes over rate; where only
+loopback was measured, it is the measured step followed by the wait for the counted bytes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from gradwire.core.records import Quantiles
-from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, transfer_seconds
+from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, parse_rate, transfer_seconds
 
 PLAIN = "fp32 DDP"
 HALF = "fp16"
+LOOPBACK = "loopback"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,57 +25,28 @@ class Outcome:
     """What one configuration showed."""
 
     label: str
-    samples: tuple[float, ...]  # seconds, one a timed step
+    samples: Mapping[str, tuple[float, ...]]  # by link: seconds, one a timed step
     sent_bytes: float  # per step, of the worker that sends most
     loss: float  # on held-out images
     accuracy: float
-    parts: dict[str, float] | None  # encode, communicate, decode: seconds a step; None where DDP does all by itself
+    parts: dict[str, float] | None  # encode, communicate, decode on the last link: seconds a step; None for plain DDP
+    network: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by link: what was measured of it
 
     @property
-    def step(self) -> Quantiles:
+    def links(self) -> list[str]:
+        """Slowest first."""
+        return list(self.samples)
+
+    def step(self, link: str) -> Quantiles:
         """Seconds a step."""
-        return Quantiles.of(self.samples)
+        return Quantiles.of(self.samples[link])
 
     @property
     def shares(self) -> dict[str, float] | None:
-        """Encode, communicate and decode as shares of the step; they overlap with the backward pass."""
-        mean = sum(self.samples) / len(self.samples)
+        """Encode, communicate and decode as shares of the step on the last link; backward runs beside them."""
+        samples = self.samples[self.links[-1]]
+        mean = sum(samples) / len(samples)
         return None if self.parts is None else {name: seconds / mean for name, seconds in self.parts.items()}
-
-
-def on_link(outcome: Outcome, bits_per_second: float = GBIT) -> float:
-    """Seconds a step if each worker had such a link: the measured step and the counted bytes, one after the other."""
-    return outcome.step.p50 + transfer_seconds(outcome.sent_bytes, bits_per_second)
-
-
-def wins_below(outcome: Outcome, baseline: Outcome) -> float:
-    """The link's bit/s below which the bytes saved outweigh the time added; infinite if no time is added.
-
-    0 if no byte is saved: then no link is slow enough.
-    """
-    saved, added = baseline.sent_bytes - outcome.sent_bytes, outcome.step.p50 - baseline.step.p50
-    if saved <= 0:
-        return 0.0
-    return math.inf if added <= 0 else bandwidth(saved, added)
-
-
-def describe_win(bits_per_second: float) -> str:
-    """`wins_below` in words: the rate, or that it does not matter."""
-    if bits_per_second == 0:
-        return "no rate"
-    return "any rate" if math.isinf(bits_per_second) else format_rate(bits_per_second)
-
-
-def verdict(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the numbers say, in whole sentences; each names whether it was measured or computed."""
-    plain, half = baselines(outcomes)
-    tried = [o for o in outcomes if o is not plain and o is not half]
-    best = min(tried, key=_median)
-    return [
-        _measured(min(plain, half, key=_median), best),
-        _accuracies(outcomes, plain),
-        _computed(outcomes, plain, half, tried),
-    ]
 
 
 def baselines(outcomes: Sequence[Outcome]) -> tuple[Outcome, Outcome]:
@@ -81,20 +55,56 @@ def baselines(outcomes: Sequence[Outcome]) -> tuple[Outcome, Outcome]:
     return by_label[PLAIN], by_label[HALF]
 
 
-def _median(outcome: Outcome) -> float:
-    return outcome.step.p50
+def verdict(outcomes: Sequence[Outcome]) -> list[str]:
+    """What the numbers say, in whole sentences; each names whether it was measured or computed."""
+    plain, half = baselines(outcomes)
+    tried = [o for o in outcomes if o is not plain and o is not half]
+    if plain.links == [LOOPBACK]:
+        computed = _computed_from_loopback(outcomes, plain, half, tried)
+        return [_measured(LOOPBACK, plain, half, tried), _accuracies(outcomes, plain), computed]
+    lines = [_measured(link, plain, half, tried) for link in plain.links]
+    if len(plain.links) > 1:
+        lines.append(_computed_between(plain.links, min(tried, key=_median(plain.links[0])), plain, half))
+    return [*lines, _accuracies(outcomes, plain), _advice(plain, half, tried)]
 
 
-def _measured(baseline: Outcome, best: Outcome) -> str:
-    ours, theirs = best.step, baseline.step
-    times = f"{format_milliseconds(ours.p50)} a step against {format_milliseconds(theirs.p50)} of {baseline.label}"
-    if ours.p20 <= theirs.p80 and theirs.p20 <= ours.p80:
-        return f"Measured: a tie. The fastest codec, {best.label}, takes {times}: within the spread of the steps."
-    if ours.p50 < theirs.p50:
-        return f"Measured: compression pays even here. The fastest codec, {best.label}, takes {times}."
+def _median(link: str) -> Any:
+    return lambda outcome: outcome.step(link).p50
+
+
+def _best(link: str, plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> tuple[Outcome, Outcome]:
+    """The faster baseline and the fastest codec."""
+    return min(plain, half, key=_median(link)), min(tried, key=_median(link))
+
+
+def pays(link: str, baseline: Outcome, codec: Outcome) -> bool | None:
+    """Whether the codec is faster; None where the medians differ by less than twice their standard error."""
+    ours, theirs = codec.step(link).p50, baseline.step(link).p50
+    if abs(ours - theirs) < 2 * math.hypot(_error(codec.samples[link]), _error(baseline.samples[link])):
+        return None
+    return ours < theirs
+
+
+def _error(samples: Sequence[float]) -> float:
+    """The standard error of the median, as of a normal distribution with the same middle three fifths."""
+    middle = Quantiles.of(samples)
+    deviation = (middle.p80 - middle.p20) / 1.683
+    return 1.253 * deviation / math.sqrt(len(samples))
+
+
+def _measured(link: str, plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> str:
+    baseline, best = _best(link, plain, half, tried)
+    ours, theirs = best.step(link).p50, baseline.step(link).p50
+    where = "over loopback" if link == LOOPBACK else f"at {link}"
+    times = f"{format_milliseconds(ours)} a step against {format_milliseconds(theirs)} of {baseline.label}"
+    pay = pays(link, baseline, best)
+    if pay is None:
+        return f"Measured {where}: a tie. The fastest codec, {best.label}, takes {times}: too close to tell."
+    if pay:
+        return f"Measured {where}: compression pays. {best.label} takes {times}: {theirs / ours:.1f} times as fast."
     return (
-        f"Measured: compression does not pay here. The fastest codec, {best.label}, takes {times}: over loopback, "
-        "sending is cheap, and encoding costs more than it saves."
+        f"Measured {where}: compression does not pay. The fastest codec, {best.label}, takes {times}: "
+        "sending is cheap here, and encoding costs more than it saves."
     )
 
 
@@ -110,7 +120,82 @@ def _percent(outcome: Outcome) -> str:
     return f"{100 * outcome.accuracy:.1f}%"
 
 
-def _computed(outcomes: Sequence[Outcome], plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> str:
+def _advice(plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> str:
+    """What to do, in one line."""
+    slow = next((link for link in reversed(plain.links) if pays(link, *_best(link, plain, half, tried))), None)
+    if slow is None:
+        return "So: on links like these keep DDP as it is; compression would save you no time."
+    baseline, best = _best(slow, plain, half, tried)
+    lost = 100 * (plain.accuracy - best.accuracy)
+    points = f"{abs(lost):.1f} points {'less' if lost > 0 else 'more'} accuracy than {PLAIN} in this short run"
+    return (
+        f'So: on links up to {slow}, one line saves time: gradwire.attach(model, "{best.label}"). It was '
+        f"{baseline.step(slow).p50 / best.step(slow).p50:.1f} times as fast as {baseline.label} there, with {points}."
+    )
+
+
+# -------------------------------------------------------------------- computed from two measured links
+
+
+def line(outcome: Outcome, links: Sequence[str]) -> tuple[float, float]:
+    """Constant seconds and bits of a step, from the slowest and the fastest link: seconds = constant + bits / rate."""
+    slow, fast = links[0], links[-1]
+    difference = outcome.step(slow).p50 - outcome.step(fast).p50
+    bits = difference / (1 / parse_rate(slow) - 1 / parse_rate(fast))
+    return outcome.step(fast).p50 - bits / parse_rate(fast), bits
+
+
+def even_at(outcome: Outcome, baseline: Outcome) -> float:
+    """The bit/s at which both take as long; infinite if the codec is ahead at any rate, 0 if at none."""
+    ours, theirs = line(outcome, outcome.links), line(baseline, outcome.links)
+    saved, added = theirs[1] - ours[1], ours[0] - theirs[0]
+    if saved <= 0:
+        return 0.0
+    return math.inf if added <= 0 else saved / added
+
+
+def _computed_between(links: Sequence[str], best: Outcome, plain: Outcome, half: Outcome) -> str:
+    even = min(even_at(best, plain), even_at(best, half))
+    if even == 0:
+        return f"Computed from {links[0]} and {links[-1]}: no rate is slow enough for {best.label} to win."
+    if math.isinf(even):
+        return f"Computed from {links[0]} and {links[-1]}: {best.label} would stay ahead at any rate."
+    return (
+        f"Computed from {links[0]} and {links[-1]}: DDP catches up with {best.label} at about {format_rate(even)}; "
+        "slower links are for compression, faster ones are not."
+    )
+
+
+# -------------------------------------------------------------------- computed from loopback alone
+
+
+def on_link(outcome: Outcome, bits_per_second: float = GBIT) -> float:
+    """Seconds a step if each worker had such a link: the measured step and the counted bytes, one after the other."""
+    return outcome.step(LOOPBACK).p50 + transfer_seconds(outcome.sent_bytes, bits_per_second)
+
+
+def wins_below(outcome: Outcome, baseline: Outcome) -> float:
+    """The link's bit/s below which the bytes saved outweigh the time added; infinite if no time is added.
+
+    0 if no byte is saved: then no link is slow enough.
+    """
+    saved = baseline.sent_bytes - outcome.sent_bytes
+    added = outcome.step(LOOPBACK).p50 - baseline.step(LOOPBACK).p50
+    if saved <= 0:
+        return 0.0
+    return math.inf if added <= 0 else bandwidth(saved, added)
+
+
+def describe_win(bits_per_second: float) -> str:
+    """`wins_below` in words: the rate, or that it does not matter."""
+    if bits_per_second == 0:
+        return "no rate"
+    return "any rate" if math.isinf(bits_per_second) else format_rate(bits_per_second)
+
+
+def _computed_from_loopback(
+    outcomes: Sequence[Outcome], plain: Outcome, half: Outcome, tried: Sequence[Outcome]
+) -> str:
     fastest = min(outcomes, key=on_link)
     rate, winner = max(((min(wins_below(o, plain), wins_below(o, half)), o) for o in tried), key=lambda pair: pair[0])
     win = f"below {describe_win(rate)}" if 0 < rate < math.inf else f"at {describe_win(rate)}"

@@ -35,28 +35,46 @@ def demo(
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", help="Number of workers: processes on this machine.")
+        int, typer.Option("--workers", metavar="N", help="Number of workers: emulated hosts of this machine.")
     ] = 4,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Training steps of each configuration.")] = 120,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights, images and codecs.")] = 0,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rate", metavar="RATE", help="Of all links, slowest first; may be repeated.  [default: 200mbit, 1gbit]"
+        ),
+    ] = None,
+    loopback: Annotated[
+        bool, typer.Option("--loopback", help="No emulated network: needs no privileges, and shows less.")
+    ] = False,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Train one small net under plain FP32 DDP, FP16, and three codecs; compare time, bytes and accuracy.
 
-    Workers talk over loopback, which is nearly as fast as memory: expect compression to lose here. What the counted
-    bytes would mean on a slower link is computed, and marked as computed. Takes one to two minutes on two cores.
+    Workers are emulated hosts with real, slow links between them: network namespaces that the kernel removes with this
+    process. Where they cannot be had (see: gradwire lab --help) workers talk over loopback, which is nearly as fast as
+    memory; what the counted bytes would mean on a slower link is then computed, and marked as computed. Takes about
+    two minutes on two cores.
 
     \b
     Examples:
       gradwire demo
-      gradwire demo --codec "topk(ratio=0.1)" --codec signsgd --steps 60
+      gradwire demo --rate 100mbit --codec "topk(ratio=0.1)" --codec signsgd --steps 60
     """
     from gradwire.bench import demo as experiment
     from gradwire.core import records
+    from gradwire.core.errors import ConfigError
 
     check_record("demo", record)
-    plan = experiment.Plan(workers=workers, steps=steps, seed=seed, codecs=tuple(codec or experiment.CODECS))
+    if loopback and rate:
+        raise ConfigError("demo: --rate is of an emulated network, and --loopback asks for none; leave one out")
+    links = () if loopback else tuple(rate or experiment.RATES)
+    plan = experiment.Plan(
+        workers=workers, steps=steps, seed=seed, codecs=tuple(codec or experiment.CODECS), rates=links
+    )
+    plan = _possible(plan)
     with _progress(plan) as on_step:
         outcomes = experiment.run(plan, timeout=TIMEOUT, on_step=on_step)
     if record is not None:
@@ -64,17 +82,35 @@ def demo(
     emit(summary(plan, outcomes), as_json, lambda: page(outcomes))
 
 
+def _possible(plan: Plan) -> Plan:
+    """The plan, or the same over loopback with the reason on stderr, where there can be no emulated network."""
+    from gradwire.lab.namespace import become_able, missing
+
+    if not plan.rates:
+        return plan
+    become_able([sys.executable, *sys.orig_argv[1:]])
+    problem = missing()
+    if problem is None:
+        return plan
+    print(f"gradwire: {problem}\nGoing on over loopback.", file=sys.stderr)
+    return dataclasses.replace(plan, rates=())
+
+
 @contextlib.contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[str, int], None] | None]:
-    """One bar per configuration on stderr, if that is a terminal."""
+def _progress(plan: Plan) -> Iterator[Callable[[str, str, int], None] | None]:
+    """One bar per link and configuration on stderr, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.console.print(f"Starting {plan.workers} workers; the configurations take turns.")
-        bars = {label: progress.add_task(label, total=plan.steps) for label in plan.labels}
-        yield lambda label, done: progress.update(bars[label], completed=done)
+        bars = {
+            (link, label): progress.add_task(f"{link}: {label}", total=steps)
+            for link, steps in plan.stages
+            for label in plan.labels
+        }
+        yield lambda link, label, done: progress.update(bars[link, label], completed=done)
 
 
 def summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -82,77 +118,110 @@ def summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     from gradwire.bench import outcome as computed
 
     plain, half = computed.baselines(outcomes)
+    shown = []
+    for o in outcomes:
+        one: dict[str, Any] = {
+            "configuration": o.label,
+            "step_seconds": {link: dataclasses.asdict(o.step(link)) for link in o.links},
+            "sent_bytes_per_step": o.sent_bytes,
+            "loss": o.loss,
+            "accuracy": o.accuracy,
+            "shares": o.shares,
+        }
+        if not plan.rates:
+            one["computed"] = {
+                "wire_seconds_at_1_gbit": computed.on_link(o) - o.step(computed.LOOPBACK).p50,
+                "step_seconds_at_1_gbit": computed.on_link(o),
+                "beats_fp32_below_bits_per_second": computed.wins_below(o, plain),
+                "beats_fp16_below_bits_per_second": computed.wins_below(o, half),
+            }
+        shown.append(one)
     return {
         "command": plan.command,
         "plan": dataclasses.asdict(plan),
-        "configurations": [
-            {
-                "configuration": o.label,
-                "step_seconds": dataclasses.asdict(o.step),
-                "sent_bytes_per_step": o.sent_bytes,
-                "loss": o.loss,
-                "accuracy": o.accuracy,
-                "shares": o.shares,
-                "computed": {
-                    "wire_seconds_at_1_gbit": computed.on_link(o) - o.step.p50,
-                    "step_seconds_at_1_gbit": computed.on_link(o),
-                    "beats_fp32": computed.describe_win(computed.wins_below(o, plain)),
-                    "beats_fp32_below_bits_per_second": computed.wins_below(o, plain),
-                    "beats_fp16": computed.describe_win(computed.wins_below(o, half)),
-                    "beats_fp16_below_bits_per_second": computed.wins_below(o, half),
-                },
-            }
-            for o in outcomes
-        ],
+        "network": plain.network,
+        "configurations": shown,
         "verdict": computed.verdict(outcomes),
     }
 
 
 def page(outcomes: Sequence[Outcome]) -> RenderableType:
     """Table and verdict, as printed on a terminal and shown in the README."""
-    from gradwire.bench.outcome import verdict
+    from gradwire.bench.outcome import LOOPBACK, verdict
 
-    return Group(_table(outcomes), *(Text(line) for line in verdict(outcomes)))
-
-
-HEADINGS = (
-    "configuration",
-    "ms a step\n(p20-p80)",
-    "sent a\nstep",
-    "final\nloss",
-    "held-out\naccuracy",
-    "encode/\nexchange/\ndecode, %",
-    "wire at\n1 Gbit/s*",
-    "beats fp32*\nbelow",
-    "beats fp16*\nbelow",
-)
+    columns = _loopback_columns if outcomes[0].links == [LOOPBACK] else _link_columns
+    return Group(_table(outcomes, columns(outcomes)), *(Text(line) for line in verdict(outcomes)))
 
 
-def _table(outcomes: Sequence[Outcome]) -> RenderableType:
-    from gradwire.bench.outcome import baselines
+Column = tuple[str, Callable[["Outcome"], str]]
 
-    note = "bytes: sent by one worker; %: of the step; *: computed from bytes and measured steps, not measured"
+
+def _table(outcomes: Sequence[Outcome], columns: Sequence[Column]) -> RenderableType:
+    note = "bytes: sent by one worker; %: of the step"
+    if any("*" in heading for heading, _ in columns):
+        note += "; *: computed from bytes and measured steps, not measured"
     table = Table(box=SIMPLE_HEAD, caption=note, caption_justify="left")
-    for heading in HEADINGS:
-        first = heading == HEADINGS[0]
+    for heading, _ in columns:
+        first = heading == "configuration"
         table.add_column(heading, justify="left" if first else "right", no_wrap=first)
     for outcome in outcomes:
-        table.add_row(*(Text(cell) for cell in _cells(outcome, *baselines(outcomes))))
+        table.add_row(*(Text(cell(outcome)) for _, cell in columns))
     return table
 
 
-def _cells(outcome: Outcome, plain: Outcome, half: Outcome) -> list[str]:
-    from gradwire.bench.outcome import describe_win, wins_below
-    from gradwire.core.units import GBIT, format_bytes, format_milliseconds, transfer_seconds
+def _common_columns() -> list[Column]:
+    from gradwire.core.units import format_bytes
 
-    step, shares = outcome.step, outcome.shares
+    def shares(outcome: Outcome) -> str:
+        found = outcome.shares
+        return "/".join(f"{100 * share:.0f}" for share in found.values()) if found else "-"
+
     return [
-        outcome.label,
-        f"{step.p50 * 1e3:.1f} ({step.p20 * 1e3:.0f}-{step.p80 * 1e3:.0f})",
-        format_bytes(outcome.sent_bytes),
-        f"{outcome.loss:.3f}",
-        f"{100 * outcome.accuracy:.1f}%",
-        "/".join(f"{100 * share:.0f}" for share in shares.values()) if shares else "-",
-        format_milliseconds(transfer_seconds(outcome.sent_bytes, GBIT)),
-        *("-" if outcome in (base, plain) else describe_win(wins_below(outcome, base)) for base in (plain, half)),
+        ("sent a\nstep", lambda o: format_bytes(o.sent_bytes)),
+        ("final\nloss", lambda o: f"{o.loss:.3f}"),
+        ("held-out\naccuracy", lambda o: f"{100 * o.accuracy:.1f}%"),
+        ("encode/\nexchange/\ndecode, %", shares),
+    ]
+
+
+def _step_column(heading: str, link: str) -> Column:
+    def cell(outcome: Outcome) -> str:
+        step = outcome.step(link)
+        return f"{step.p50 * 1e3:.1f} ({step.p20 * 1e3:.0f}-{step.p80 * 1e3:.0f})"
+
+    return heading, cell
+
+
+def _link_columns(outcomes: Sequence[Outcome]) -> list[Column]:
+    """Measured on each link: the step, and how many times as fast as FP16 that is."""
+    from gradwire.bench.outcome import baselines
+
+    half = baselines(outcomes)[1]
+    columns: list[Column] = [("configuration", lambda o: o.label)]
+    for link in outcomes[0].links:
+
+        def ratio(outcome: Outcome, link: str = link) -> str:
+            return f"{half.step(link).p50 / outcome.step(link).p50:.2f}"
+
+        columns += [_step_column(f"ms a step\nat {link}\n(p20-p80)", link), ("fp16\n/ this", ratio)]
+    return columns + _common_columns()
+
+
+def _loopback_columns(outcomes: Sequence[Outcome]) -> list[Column]:
+    """Measured over loopback, and what that would mean on a slower link."""
+    from gradwire.bench.outcome import LOOPBACK, baselines, describe_win, wins_below
+    from gradwire.core.units import GBIT, format_milliseconds, transfer_seconds
+
+    plain, half = baselines(outcomes)
+
+    def win(baseline: Outcome) -> Callable[[Outcome], str]:
+        return lambda o: "-" if o in (baseline, plain) else describe_win(wins_below(o, baseline))
+
+    return [
+        ("configuration", lambda o: o.label),
+        _step_column("ms a step\n(p20-p80)", LOOPBACK),
+        *_common_columns(),
+        ("wire at\n1 Gbit/s*", lambda o: format_milliseconds(transfer_seconds(o.sent_bytes, GBIT))),
+        ("beats fp32*\nbelow", win(plain)),
+        ("beats fp16*\nbelow", win(half)),
     ]

@@ -1,4 +1,4 @@
-"""`gradwire bench`: measurements on this machine, into records."""
+"""`gradwire bench encode`: what codecs cost beside the network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,7 @@ from gradwire.cli.output import AsJson, RecordFile, check_record, emit
 if TYPE_CHECKING:
     from gradwire.bench.encode import Measured, Plan
 
-bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
 
-
-@bench.callback()
-def group() -> None:
-    """Measure on this machine, into records."""
-
-
-@bench.command()
 def encode(
     codec: Annotated[
         list[str] | None,

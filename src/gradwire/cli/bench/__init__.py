@@ -1,0 +1,18 @@
+"""`gradwire bench`: measurements on this machine, into records. One file per experiment."""
+
+from __future__ import annotations
+
+import typer
+
+from gradwire.cli.bench.collective import collective
+from gradwire.cli.bench.encode import encode
+from gradwire.cli.bench.step import step
+
+bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
+for function in (encode, collective, step):
+    bench.command()(function)
+
+
+@bench.callback()
+def group() -> None:
+    """Measure on this machine, into records."""

@@ -1,0 +1,77 @@
+"""What the sweeps have in common: options of a network, a progress bar, and a table of records."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from gradwire.bench.sweep import Sweep
+    from gradwire.core.records import Record
+
+Hosts = Annotated[
+    list[int] | None, typer.Option("--hosts", metavar="N", help="Emulated hosts; may be repeated.  [default: 4]")
+]
+Rates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rate",
+        metavar="RATE",
+        help='Of every link, such as 200mbit, or "loopback" for none; may be repeated.  [default: 1gbit]',
+    ),
+]
+PerHost = Annotated[int, typer.Option("--gpus-per-host", metavar="N", help="Ranks on each host.")]
+SweepFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--record",
+        metavar="FILE",
+        help="Append to this .jsonl file; what is there already, of this commit, is not measured again.",
+        show_default=False,
+    ),
+]
+
+
+def run(sweep: Sweep, record: Path | None) -> list[Record]:
+    """Measure what is missing, with one bar on stderr if that is a terminal, else one line a group."""
+    from gradwire.bench.sweep import LOOPBACK
+    from gradwire.lab.namespace import become_able
+
+    if set(sweep.rates) != {LOOPBACK}:
+        become_able([sys.executable, *sys.orig_argv[1:]])
+    with _progress(sweep) as on_group:
+        return sweep.run(record, on_group)
+
+
+@contextlib.contextmanager
+def _progress(sweep: Sweep) -> Iterator[Callable[[str, bool], None]]:
+    if not sys.stderr.isatty():
+        yield lambda title, runs: print(f"{'measuring' if runs else 'done before'}: {title}", file=sys.stderr)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("starting", total=sweep.total)
+        groups = itertools.count()  # before this one
+        yield lambda title, runs: progress.update(bar, completed=next(groups), description=title)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> RenderableType:
+    """Words to the left, numbers to the right."""
+    shown = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for column, heading in enumerate(headings):
+        words = all(not row[column][:1].isdigit() for row in rows)
+        shown.add_column(heading, justify="left" if words else "right", no_wrap=words)
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    return shown
