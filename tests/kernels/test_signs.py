@@ -8,7 +8,19 @@ from exact import awkward, normal, same, scattered, threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.kernels.signs import cpu, decode, decode_sum, encode, encode_scaled, recode, reference, vote
+from gradwire.core.random import Stream
+from gradwire.kernels.signs import (
+    cpu,
+    decode,
+    decode_sum,
+    encode,
+    encode_or_toss,
+    encode_scaled,
+    recode,
+    reference,
+    tosses,
+    vote,
+)
 
 SHAPES = [(1, 0, 4), (1, 1, 4), (2, 9, 4), (3, 1000, 7), (5, 5000, 512), (1, 30_001, 2048), (4, 20_000, 100_000)]
 
@@ -23,6 +35,10 @@ def check(x, block):
     blocks = -(-numel // block)
     bits, minus, plus = reference.encode(x), normal(rows, blocks, 1), normal(rows, blocks, 2)
     assert same(cpu.encode(x), bits)
+    for offset in (0, 7, 64):
+        stream = Stream(17, offset)
+        assert same(cpu.encode_or_toss(x, stream), reference.encode_or_toss(x, stream))
+        assert same(cpu.tosses(stream, numel), reference.tosses(stream, numel, x.device))
     assert same(cpu.decode(bits, minus, plus, block, numel), reference.decode(bits, minus, plus, block, numel))
     assert same(cpu.decode_sum(bits, minus, plus, block, numel), reference.decode_sum(bits, minus, plus, block, numel))
     for keep in (False, True):
@@ -38,6 +54,19 @@ def test_by_hand():
     assert decode(encode(x), torch.tensor([[-1.0, 2.0]]), torch.tensor([[1.0, 7.0]]), 8, 9).tolist() == [
         [1, -1, 1, 1, -1, 1, -1, 1, 2]
     ]
+
+
+def test_zeros_toss_a_coin_and_bad_rows_are_named():
+    x = torch.zeros(2, 4096)
+    x[0, 1], x[0, 2], x[1, 5] = 2.0, -3.0, float("-inf")
+    bits, bad = encode_or_toss(x, Stream(3, 11))
+    coins = torch.cat((tosses(Stream(3, 11), 4096, x.device), tosses(Stream(3, 11 + 4096), 4096, x.device)))
+    assert bad.tolist() == [[False], [True]]
+    assert (bits[0, 0] & 0b110).item() == 0b010
+    assert (bits[1, 0] & 0b100000).item() == 0
+    assert same(bits[:, 1:], coins[:, 1:])
+    ones = sum(int(b).bit_count() for b in coins.view(-1))
+    assert abs(ones - 4096) < 4 * 45  # 8192 fair coins
 
 
 def test_scaled_by_hand():

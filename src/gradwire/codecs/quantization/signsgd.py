@@ -23,9 +23,8 @@ from torch import Tensor
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.kernels import blockwise, rows, signs
-from gradwire.kernels.bitpack import pack, packed_bytes
-from gradwire.kernels.random import coins
+from gradwire.kernels import rows, signs
+from gradwire.kernels.bitpack import packed_bytes
 
 
 @register
@@ -46,16 +45,14 @@ class SignSGD(Codec):
         return 32  # the coins of a shard begin at a whole word
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        zero, coin = pack(x == 0, 1), pack(coins(rng.shared("coin"), x.shape, x.device), 1)
-        positive = (signs.encode(x) & ~zero) | (coin & zero)
-        bad = blockwise.abs_max(x, 1 << 15).amax(1, keepdim=True) * 0 != 0
+        positive, bad = signs.encode_or_toss(x, rng.shared("coin"))
         return Payload(rows.join(positive, bad.to(torch.uint8)))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return _values(payload.data[:, :-1], payload.data[:, -1:] != 0, numel)
 
     def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        ties = pack(coins(rng.shared("coin"), (1, numel), payload.data.device), 1)
+        ties = signs.tosses(rng.shared("coin"), numel, payload.data.device)
         majority = signs.vote(payload.data[:, :-1], ties)
         return _values(majority, (payload.data[:, -1:] != 0).any(0, keepdim=True), numel)
 

@@ -94,7 +94,7 @@ def draw(key: Any, first: int, count: int, out: np.ndarray) -> int:
 
 
 @jit
-def _words(key: Any, first: int, out: np.ndarray) -> None:
+def draw_words(key: Any, first: int, out: np.ndarray) -> None:
     scratch = np.empty(TILE + 2 * GROUP, np.uint32)
     for start in range(0, out.size, TILE):
         part = out[start : start + TILE]
@@ -146,7 +146,7 @@ def _coins(key: Any, first: int, out: np.ndarray) -> None:
 
 
 def words(stream: Stream, numel: int) -> Tensor:
-    return _drawn(_words, stream, torch.empty(numel, dtype=torch.int64))
+    return _drawn(draw_words, stream, torch.empty(numel, dtype=torch.int64))
 
 
 def uniform(stream: Stream, numel: int) -> Tensor:

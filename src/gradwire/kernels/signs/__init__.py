@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from gradwire.core.random import Stream
 from gradwire.kernels.backend import compiled
 from gradwire.kernels.signs import reference
 
@@ -15,6 +17,27 @@ def encode(x: Tensor) -> Tensor:
 
         return cpu.encode(x)
     return reference.encode(x)
+
+
+def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+    """Bit 1 where x > 0, a coin of the stream where x is zero; and, (rows, 1), which rows are not finite.
+
+    Element j of row i has coin i·numel + j.
+    """
+    if compiled(x):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.encode_or_toss(x, stream)
+    return reference.encode_or_toss(x, stream)
+
+
+def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
+    """Coins for one row, packed: (1, ceil(numel/8)) uint8."""
+    if device.type == "cpu" and compiled(torch.empty(0)):
+        from gradwire.kernels.signs import cpu
+
+        return cpu.tosses(stream, numel)
+    return reference.tosses(stream, numel, device)
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:

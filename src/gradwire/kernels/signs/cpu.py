@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack_codes, unit, unpack_codes
+from gradwire.core.random import Stream
+from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack, pack_codes, unit, unpack_codes
 from gradwire.kernels.blockwise.cpu import average, fold_room, folded
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
+from gradwire.kernels.random.cpu import GROUP, coins, draw, draw_words
+
+LARGEST = np.finfo(np.float32).max
 
 
 @jit
@@ -66,6 +72,40 @@ def _encode(x: np.ndarray, stride: int, numel: int, out: np.ndarray, bits: np.nd
     for tile in range(first, last):
         row, start = tile // tiles, tile % tiles * TILE
         _pack_signs(x[row * stride + start : row * stride + min(start + TILE, numel)], bits, out[row, start // 8 :])
+
+
+@jit
+def _encode_or_toss(
+    x: np.ndarray,
+    stride: int,
+    numel: int,
+    key: Any,
+    first_coin: int,
+    out: np.ndarray,
+    bad: np.ndarray,
+    first: int,
+    last: int,
+) -> None:
+    """One read of the numbers; coins are drawn for the tiles that have a zero, and `bad` counts per tile."""
+    tiles = (numel + TILE - 1) // TILE
+    bits, scratch = np.empty(TILE, np.uint8), np.empty(TILE // 32 + 2 + 2 * GROUP, np.uint32)
+    for tile in range(first, last):
+        row, start = tile // tiles, tile % tiles * TILE
+        part = x[row * stride + start : row * stride + min(start + TILE, numel)]
+        zeros = wrong = np.int32(0)
+        for i in range(part.size):
+            bits[i] = np.uint8(part[i] > 0)
+            zeros += np.int32(part[i] == 0)
+            wrong += np.int32(not (abs(part[i]) <= LARGEST))
+        bad[tile] = wrong
+        if zeros:
+            coin = first_coin + row * numel + start
+            skip = draw(key, coin // 32, (coin % 32 + part.size + 31) // 32, scratch)
+            for i in range(part.size):
+                if part[i] == 0:
+                    at = coin % 32 + i
+                    bits[i] = np.uint8((scratch[skip + at // 32] >> np.uint32(at % 32)) & np.uint32(1))
+        pack_codes(bits[: part.size], 1, out[row, start // 8 :])
 
 
 @jit
@@ -230,6 +270,26 @@ def encode(x: Tensor) -> Tensor:
     common = *flat(x), numel, out.numpy()
     split_rows(lambda first, last: _encode(*common, _bits(), first, last), rows, numel, TILE)
     return out
+
+
+def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+    rows, numel = x.shape
+    out = torch.empty((rows, -(-numel // 8)), dtype=torch.uint8)
+    bad = torch.zeros((rows, -(-numel // TILE)), dtype=torch.int32)
+    common = *flat(x), numel, np.uint64(stream.key), stream.offset, out.numpy(), bad.view(-1).numpy()
+    split_rows(lambda first, last: _encode_or_toss(*common, first, last), rows, numel, TILE)
+    return out, bad.any(1, keepdim=True)
+
+
+def tosses(stream: Stream, numel: int) -> Tensor:
+    if stream.offset % 32:
+        return pack(coins(stream, numel).view(1, -1), 1)
+    words = torch.empty(-(-numel // 32), dtype=torch.int32)
+    draw_words(np.uint64(stream.key), stream.offset // 32, words.numpy().view(np.uint32))
+    packed = words.view(torch.uint8)[: -(-numel // 8)]  # bit i of word w is coin 32 w + i, as in `bitpack`
+    if numel % 8:
+        packed[-1] &= (1 << numel % 8) - 1
+    return packed.view(1, -1)
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool) -> tuple[Tensor, Tensor, Tensor | None]:

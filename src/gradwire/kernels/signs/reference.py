@@ -5,13 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradwire.core.random import Stream
 from gradwire.kernels import rows
 from gradwire.kernels.bitpack import reference as bitpack
 from gradwire.kernels.blockwise import reference as blockwise
+from gradwire.kernels.random.reference import coins
 
 
 def encode(x: Tensor) -> Tensor:
     return bitpack.pack(x >= 0, 1)
+
+
+def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+    bits = torch.where(x == 0, coins(stream, x.shape, x.device), x > 0)
+    bad = (x * 0 != 0).any(1, keepdim=True)
+    return bitpack.pack(bits, 1), bad
+
+
+def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
+    return bitpack.pack(coins(stream, (1, numel), device), 1)
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
