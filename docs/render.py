@@ -25,6 +25,9 @@ from gradwire.cli.demo import page
 from gradwire.core.codec import codecs
 from gradwire.core.records import Record, load
 
+sys.path.insert(0, str(Path(__file__).parent))
+import network
+
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- demo:begin -->\n", "<!-- demo:end -->\n"
 GENERATED = "<!-- written by docs/render.py; run `make docs` after a change -->\n"
@@ -55,6 +58,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "codecs.md": codec_page(),
         ROOT / "docs" / "cli.md": cli_page(),
         ROOT / "docs" / "encode.md": encode_page(),
+        ROOT / "docs" / "network.md": f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "README.md": readme(),
     }
 

@@ -1,18 +1,21 @@
-"""Train with DistributedDataParallel and compressed gradients, save, and resume.
+"""Train with DistributedDataParallel and compressed gradients, save, and continue.
 
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
-    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --codec "powersgd(rank=4)" --steps 200
-    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --resume --steps 300
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --steps 300      # goes on from step 100
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --codec "powersgd(rank=4)" --folder powersgd
+    torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/train_ddp.py --folder safe --save-every 20
 
 The lines marked `# gradwire` are the whole difference to plain DDP. Each rank keeps what its codec has not sent yet, so
-each rank saves a file of its own beside the model's. A resumed run continues bit for bit as if it had never stopped.
-Runs on CPUs over gloo, and over NCCL where there are GPUs.
+each rank saves a file of its own beside the model's. A run that finds a checkpoint continues from it, also when
+torchrun restarts it after a crash, and ends bit for bit as if it had never stopped. Runs on CPUs over gloo, and over
+NCCL where there are GPUs; on several machines the folder must be one that all of them see.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -36,9 +39,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     handle = gradwire.attach(model, options.codec)  # gradwire
 
-    first = load(options.folder, model, optimizer, handle) if options.resume else 0
-    for step in range(first, options.steps):
-        # Images follow from step and rank alone, so a resumed run sees what it would have seen.
+    done = load(options.folder, model, optimizer, handle)
+    for step in range(done, options.steps):
+        # Images follow from step and rank alone, so a continued run sees what it would have seen.
         images, labels = shapes.data(BATCH, seed=step * workers + rank)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images.to(device)), labels.to(device))
@@ -46,8 +49,9 @@ def main() -> None:
         optimizer.step()
         if rank == 0 and (step + 1) % 20 == 0:
             print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
+        if step + 1 == options.steps or (options.save_every and (step + 1) % options.save_every == 0):
+            save(options.folder, step + 1, model, optimizer, handle)
 
-    save(options.folder, options.steps, model, optimizer, handle)
     if rank == 0:
         report(model, handle, device)
     dist.destroy_process_group()
@@ -60,14 +64,23 @@ def save(
     optimizer: torch.optim.Optimizer,
     handle: gradwire.Handle,
 ) -> None:
-    """The model once, the compression state once a rank."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """The model once, the compression state once a rank, into a folder that gets its name when all of it is there.
+
+    So a crash at any moment leaves a whole checkpoint: the one before, or this one.
+    """
     rank, workers = dist.get_rank(), dist.get_world_size()
-    torch.save(handle.state_dict(), folder / f"compression_{rank}_of_{workers}.pt")  # gradwire
-    dist.barrier()  # the model's file comes last: where it is, the others are complete
+    draft = folder / f"draft_{step}"
+    draft.mkdir(parents=True, exist_ok=True)
+    torch.save(handle.state_dict(), draft / f"compression_{rank}_of_{workers}.pt")  # gradwire
     if rank == 0:
         state = {"step": step, "workers": workers, "model": model.module.state_dict()}
-        torch.save(state | {"optimizer": optimizer.state_dict()}, folder / "model.pt")
+        torch.save(state | {"optimizer": optimizer.state_dict()}, draft / "model.pt")
+    dist.barrier()  # all have written
+    if rank == 0:
+        older = [f for f in (*folder.glob("step_*"), *folder.glob("draft_*")) if f != draft]
+        draft.rename(folder / f"step_{step}")
+        for path in older:
+            shutil.rmtree(path)
 
 
 def load(
@@ -76,12 +89,17 @@ def load(
     optimizer: torch.optim.Optimizer,
     handle: gradwire.Handle,
 ) -> int:
-    """Continue from a checkpoint, also with another number of workers; returns the next step."""
-    saved = torch.load(folder / "model.pt", map_location="cpu", weights_only=True)
+    """Continue from the newest checkpoint, if any, also with another number of workers; returns the steps done."""
+    checkpoints = sorted(folder.glob("step_*"), key=lambda f: int(f.name.removeprefix("step_")))
+    if not checkpoints:
+        return 0
+    saved = torch.load(checkpoints[-1] / "model.pt", map_location="cpu", weights_only=True)
     model.module.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    files = [folder / f"compression_{r}_of_{saved['workers']}.pt" for r in range(saved["workers"])]  # gradwire
+    files = [checkpoints[-1] / f"compression_{r}_of_{saved['workers']}.pt" for r in range(saved["workers"])]  # gradwire
     handle.load_state_dict([torch.load(f, weights_only=True) for f in files])  # gradwire
+    if dist.get_rank() == 0:
+        print(f"continuing from {checkpoints[-1]}", flush=True)
     return int(saved["step"])
 
 
@@ -97,12 +115,15 @@ def report(model: DistributedDataParallel, handle: gradwire.Handle, device: torc
 
 def start() -> torch.device:
     """Join the process group that torchrun describes."""
+    store, rank, workers = next(dist.rendezvous("env://"))
+    # torchrun keeps its store over a restart, and with it the addresses of ranks that are no more
+    store = dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # NCCL wants a GPU for each rank
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", store=store, rank=rank, world_size=workers, device_id=device)
         return device
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers)
     return torch.device("cpu")
 
 
@@ -111,7 +132,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--codec", default="topk(ratio=0.01)", help="see: gradwire codecs")
     parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
     parser.add_argument("--folder", type=Path, default=Path("checkpoint"), help="where the checkpoint lies")
-    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument("--save-every", type=int, default=0, help="steps; 0: only at the end")
     return parser.parse_args()
 
 

@@ -25,7 +25,9 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"gradwire {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["codecs", "--help"], ["size", "-h"], ["demo", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["codecs", "--help"], ["size", "-h"], ["demo", "-h"], ["lab", "-h"]]
+)
 def test_help_and_version_answer_without_torch(arguments):
     code = f"import sys; from gradwire.cli import main; print(main({arguments!r}), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
@@ -44,7 +46,7 @@ def test_a_missing_package_is_named_with_its_command(missing, monkeypatch, capsy
     fails(capsys, ["codecs"], 1, message)
 
 
-@pytest.mark.parametrize("command", ["codecs", "size", "demo"])
+@pytest.mark.parametrize("command", ["codecs", "size", "demo", "lab"])
 def test_every_help_ends_in_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     text, _, options = capsys.readouterr().out.partition("\nOptions:")

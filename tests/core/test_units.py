@@ -7,6 +7,7 @@ import doctest
 import pytest
 
 from gradwire.core import units
+from gradwire.core.errors import ConfigError
 
 
 def test_examples_in_the_docstrings_hold():
@@ -33,3 +34,22 @@ def test_rates_and_times():
     assert units.format_rate(587_400_000) == "587 Mbit/s"
     assert units.format_milliseconds(0.000672) == "0.672 ms"
     assert units.format_milliseconds(12.3456) == "12300 ms"
+
+
+@pytest.mark.parametrize(
+    "text, bits",
+    [("1gbit", 1e9), (" 2.5 Gbit/s ", 2.5e9), ("100Mbit", 1e8), ("64kbitps", 64e3), (5e6, 5e6), (7, 7.0)],
+)
+def test_rates_as_people_type_them(text, bits):
+    assert units.parse_rate(text) == bits
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "gbit", "64kbps", "-1gbit", "1gb", "1.2.3gbit", "0gbit", "", 0, -1, float("nan"), float("inf")]
+)
+def test_other_rates_are_refused(text):
+    with pytest.raises(ConfigError) as caught:
+        units.parse_rate(text)
+    assert str(caught.value) == (
+        f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {text!r}"
+    )

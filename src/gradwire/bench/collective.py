@@ -8,6 +8,7 @@ come on top. Memory is what the process needed at its peak beyond what it held b
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
@@ -138,7 +139,7 @@ class _Run:
     def reduce(self, sample: bool) -> None:
         if sample and not self.samples:
             self.driver.meter, self.driver.clock = Meter(), Clock()
-        before = reset_peak()
+        before = 0 if sample else reset_peak()  # memory is watched in the passes that are not timed: fresh pages cost
         dist.barrier()
         sent, start = interface_bytes()[0], time.perf_counter()
         with torch.no_grad():
@@ -147,7 +148,8 @@ class _Run:
         self.engine.finish_step()
         if self.first is None:
             self.first = result
-        self.peak = max(self.peak, peak() - before)
+        if not sample:
+            self.peak = max(self.peak, peak() - before)
         dist.barrier()  # what is still in a queue belongs to this pass; the barrier's own bytes are few
         if sample:
             self.samples.append(seconds)
@@ -170,7 +172,10 @@ class _Run:
 
 
 def reset_peak() -> int:
-    """Start to watch this process's memory anew; returns the bytes it holds now."""
+    """Start to watch this process's memory anew; returns the bytes it holds now, freed ones left out."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc
+        trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return _status("VmRSS")
 

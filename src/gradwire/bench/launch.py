@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import multiprocessing
 import os
@@ -40,6 +41,7 @@ from gradwire.lab.network import INTERFACE
 
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's mallopt
 STOP = 5.0  # seconds a rank has to end by itself after it was asked to
 
 
@@ -152,7 +154,7 @@ def _start(
     meeting: _Meeting,
 ) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # DDP imports the latter, in a second or two
     with _without_interrupts():
         for rank, place in enumerate(places):
             receive, send = context.Pipe(duplex=False)
@@ -241,6 +243,7 @@ def _main(
     here = Rank(rank, workers, pipe)
     try:
         torch.set_num_threads(1)
+        _keep_freed_memory()
         _join(rank, workers, place, meeting)
         here._send("result", function(here, *arguments))
     except Exception as problem:
@@ -252,6 +255,18 @@ def _main(
         os._exit(1)  # no clean-up: a peer may wait for this rank in the middle of a collective
     pipe.close()
     dist.destroy_process_group()
+
+
+def _keep_freed_memory() -> None:
+    """Let the allocator reuse what tensors leave behind instead of handing it back to the kernel.
+
+    Fresh pages are a large part of the time of a step that allocates its buffers anew, and more so the more ranks share
+    a machine. Training jobs use an allocator that keeps memory, such as jemalloc; this is as good, and needs nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_ARENA_MAX, 1)):
+            mallopt(option, value)
 
 
 def _join(rank: int, workers: int, place: Namespace | None, meeting: _Meeting) -> None:

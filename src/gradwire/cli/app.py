@@ -11,6 +11,7 @@ from gradwire import __version__
 from gradwire.cli.bench import bench
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
+from gradwire.cli.lab import lab
 from gradwire.cli.size import size
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 for function in (codecs, size, demo):
     app.command()(function)
+app.command(context_settings={"allow_interspersed_args": False})(lab)  # what follows CMD is CMD's
 app.add_typer(bench)
 
 

@@ -88,7 +88,7 @@ def _possible(plan: Plan) -> Plan:
 
     if not plan.rates:
         return plan
-    become_able([sys.executable, *sys.orig_argv[1:]])
+    become_able()
     problem = missing()
     if problem is None:
         return plan

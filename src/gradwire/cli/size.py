@@ -33,7 +33,7 @@ def size(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="How payloads travel: auto, all_reduce, all_gather or scatter_reduce_gather.",
+            help="How payloads travel: auto, all_reduce, all_gather, scatter_reduce_gather, hierarchical(per_node=8).",
         ),
     ] = "auto",
     compress: Annotated[
@@ -50,7 +50,8 @@ def size(
 
     The codec itself is run on tensors without memory, so the count is exact and a model of any size answers at once.
     The whole gradient is one unit of compression, as with mode="after_backward". Your own factory takes no arguments
-    and is found from the working directory too.
+    and is found from the working directory too. Under "hierarchical" only what crosses the network counts as sent, and
+    the worker is the one of a node that sends most.
 
     \b
     Models:
@@ -85,8 +86,9 @@ def _result(traced: Trace) -> dict[str, Any]:
         "payload_bytes": traced.payload_bytes,
         "payload_floats": int(floats) if floats.is_integer() else floats,
         "bits_per_element": traced.bits_per_element,
-        "ratio_to_fp32": 4 * traced.elements / traced.payload_bytes,
+        "ratio_to_fp32": 4 * traced.elements / traced.payload_bytes if traced.payload_bytes else None,
         "sent_bytes_per_worker": traced.sent_bytes,
+        "node_bytes_per_worker": traced.node_bytes,
         "rounds": traced.rounds,
         "exchanges": [dataclasses.asdict(e) for e in traced.exchanges],
     }
@@ -102,10 +104,13 @@ def _table(result: dict[str, Any]) -> RenderableType:
         "codec": f"{result['codec']}, {result['workers']} workers",
         "payload": f"{result['payload_bytes']:,} bytes ({format_bytes(result['payload_bytes'])}), "
         f"{result['payload_floats']:,} floats",
-        "per element": f"{result['bits_per_element']:.4g} bits, {result['ratio_to_fp32']:.4g} times less than float32",
+        "per element": f"{result['bits_per_element']:.4g} bits"
+        + (f", {result['ratio_to_fp32']:.4g} times less than float32" if result["ratio_to_fp32"] else ""),
         "sent": f"{result['sent_bytes_per_worker']:,} bytes ({format_bytes(result['sent_bytes_per_worker'])}) a worker",
         "exchanges": f"{len(result['exchanges'])} in {result['rounds']} rounds",
     }
+    if result["node_bytes_per_worker"]:
+        rows["in the node"] = f"{result['node_bytes_per_worker']:,} bytes a worker, uncompressed"
     for key, value in rows.items():
         table.add_row(key, value)
     return table

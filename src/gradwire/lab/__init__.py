@@ -7,8 +7,8 @@
 Nothing outside the namespaces is touched, and the kernel removes them with the process that made them.
 """
 
-from gradwire.lab.commands import run
+from gradwire.lab.commands import Fault, run
 from gradwire.lab.network import Network
 from gradwire.lab.probe import Verified
 
-__all__ = ["Network", "Verified", "run"]
+__all__ = ["Fault", "Network", "Verified", "run"]

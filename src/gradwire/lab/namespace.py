@@ -13,17 +13,24 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gradwire.core.errors import LabFailed
 
-PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+T = TypeVar("T")
+
+PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 MARK = "GRADWIRE_LAB"  # in the environment of all that a lab starts: the process that owns it
-CLONE_NEWNET = 0x40000000
+AS_ROOT = ("--user", "--map-root-user")  # of a user namespace of one's own
+CLONE_NEWNET, CLONE_NEWPID = 0x40000000, 0x20000000
 SECONDS = 30  # for any of the small programs used here
+GONE = 5.0  # seconds in which what was killed disappears
 CHOICES = (
     "Run as root, or on a kernel that lets users make namespaces (sysctl user.max_user_namespaces), or in a container "
     "with the capabilities NET_ADMIN and SYS_ADMIN. Without them only loopback is left, as in: gradwire demo --loopback"
@@ -38,28 +45,41 @@ def missing() -> str | None:
     if absent:
         packages = " and ".join(sorted({PROGRAMS[name] for name in absent}))
         return f"lab: {', '.join(absent)} not found; install the package {packages} of your distribution"
-    tried = subprocess.run(
-        ["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    if tried.returncode:
-        return f"lab: this user may not make a network namespace ({tried.stderr.strip()}). {CHOICES}"
-    return None
+    problem = _refused()
+    if problem is None:
+        return None
+    if _refused(*AS_ROOT) is None:
+        return (
+            f"lab: this user may make a network namespace only as root of a user namespace ({problem}). "
+            f"Start the program that needs the lab with: unshare {' '.join(AS_ROOT)} -- PROGRAM"
+        )
+    return f"lab: this user may not make a network namespace ({problem}). {CHOICES}"
 
 
-def become_able(argv: Sequence[str]) -> None:
-    """Start this program again as root of a user namespace of its own, where that helps; else return.
+def become_able(argv: Sequence[str] | None = None) -> None:
+    """Start this program again as root of a user namespace of its own, where that is what it lacks; else return.
 
-    For command lines, before they have done anything: `argv` is what to run.
+    For commands of gradwire, before they have done anything. Another program that calls them is left alone: it would
+    be started again from its beginning. `argv` is what to run; by default, this process's own command line.
     """
-    if sys.platform != "linux" or os.geteuid() == 0 or "GRADWIRE_USERNS" in os.environ or not shutil.which("unshare"):
+    program = Path(sys.argv[0])
+    ours = program.name == "gradwire" or (program.parent.name, program.name) == ("gradwire", "__main__.py")
+    if not ours or sys.platform != "linux" or shutil.which("unshare") is None:
         return
-    inside = ["unshare", "--user", "--map-root-user"]
-    tried = subprocess.run(
-        [*inside, "unshare", "--net", "--pid", "--fork", "true"], capture_output=True, timeout=SECONDS, check=False
-    )
-    if tried.returncode == 0:
+    if _refused() is not None and _refused(*AS_ROOT) is None:
         sys.stdout.flush()
-        os.execvpe(inside[0], [*inside, "--", *argv], {**os.environ, "GRADWIRE_USERNS": "1"})
+        command = [sys.executable, *sys.orig_argv[1:]] if argv is None else argv
+        os.execvp("unshare", ["unshare", *AS_ROOT, "--", *command])
+
+
+def _refused(*options: str) -> str | None:
+    """What the kernel has against new namespaces; None if nothing."""
+    command = ["unshare", *options, "--net", "--pid", "--fork", "true"]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return tried.stderr.strip() or f"exit code {tried.returncode}" if tried.returncode else None
+
+
+# -------------------------------------------------------------------- a host
 
 
 @dataclass(frozen=True)
@@ -68,30 +88,48 @@ class Namespace:
 
     keeper: int  # process
 
-    @property
-    def network(self) -> str:
-        return f"/proc/{self.keeper}/ns/net"
-
-    @property
-    def enter_command(self) -> list[str]:
-        """What to put before a command that shall run on this host and end with it."""
-        return ["nsenter", f"--net={self.network}", f"--pid=/proc/{self.keeper}/ns/pid_for_children", "--"]
-
     def join(self) -> None:
         """Move the calling thread, and the threads it will start, onto this host's network."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        with open(self.network) as file:
-            if libc.setns(file.fileno(), CLONE_NEWNET):
-                raise LabFailed(f"lab: cannot enter a host's network: {os.strerror(ctypes.get_errno())}")
+        self._enter("net", CLONE_NEWNET)
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """Start a command on this host, as a child of this process. It ends with the host, and all it has started."""
+
+        def begin() -> subprocess.Popen[str]:
+            self.join()
+            self._enter("pid_for_children", CLONE_NEWPID)
+            return subprocess.Popen(command, text=True, **options)
+
+        return _aside(begin)
 
     def batch(self, program: str, lines: Iterable[str]) -> None:
         """Run lines of `ip` or `tc` on this host."""
-        command = ["nsenter", f"--net={self.network}", "--", program, "-batch", "-"]
         text = "\n".join(lines) + "\n"
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+        def feed() -> subprocess.CompletedProcess[str]:
+            self.join()
+            command = [program, "-batch", "-"]
+            return subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+        done = _aside(feed)
         if done.returncode:
             hint = f" {CHOICES}" if "not permitted" in done.stderr else ""
             raise LabFailed(f"lab: {program} refused: {' '.join(done.stderr.split())}{hint}")
+
+    def _enter(self, kind: str, flag: int) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            with open(f"/proc/{self.keeper}/ns/{kind}") as file:
+                if libc.setns(file.fileno(), flag):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        except OSError as problem:
+            raise LabFailed(f"lab: cannot enter a host ({problem.strerror}); is its network still open?") from problem
+
+
+def _aside(function: Callable[[], T]) -> T:
+    """Call it on a thread of its own: one that has moved to a host cannot always move back."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(function).result()
 
 
 class Keeper:
@@ -103,7 +141,7 @@ class Keeper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, MARK: str(os.getpid())},
+            env={**os.environ, MARK: owner()},
             start_new_session=True,  # Ctrl-C is for the owner, which then ends this one
         )
         self.namespace = Namespace(self._process.pid)
@@ -123,29 +161,52 @@ class Keeper:
                 pipe.close()
 
     def close(self) -> None:
-        """Return when the host is gone."""
+        """Return when the host is gone. What this process has started there must have been waited for."""
         self.release()
         try:
-            self._process.wait(SECONDS)
+            self._process.wait(GONE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
 
+# -------------------------------------------------------------------- labs that are left
+
+
+def owner() -> str:
+    """This process by the number that /proc knows it by, which differs from its own inside a process namespace."""
+    return os.readlink("/proc/self")
+
+
 def owners() -> dict[int, list[int]]:
-    """Labs on this machine that this user may end: owner -> processes that carry its mark."""
+    """Labs of this user, less those that the calling process owns or runs in: owner -> processes with its mark."""
+    ours = {owner(), os.environ.get(MARK)}
     found: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            for entry in (folder / "environ").read_bytes().split(b"\0"):
-                name, _, value = entry.partition(b"=")
-                if name == MARK.encode() and value.isdigit() and int(folder.name) != os.getpid():
-                    found.setdefault(int(value), []).append(int(folder.name))
+        mark = _mark(int(folder.name))
+        if mark is not None and mark not in ours:
+            found.setdefault(int(mark), []).append(int(folder.name))
     return found
 
 
 def end(processes: Iterable[int]) -> None:
-    """End processes of a lab; a keeper takes its host along."""
-    for process in processes:
+    """End processes of a lab and wait until they are gone; a keeper takes its host along."""
+    left = set(processes)
+    for process in left:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
+    until = time.monotonic() + GONE
+    while any(_mark(process) for process in left) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _mark(process: int) -> str | None:
+    """The owner of the lab that a process of this user belongs to; None if to none, and of one that has ended."""
+    folder = Path(f"/proc/{process}")
+    with suppress(OSError):
+        if folder.stat().st_uid == os.getuid():
+            for entry in (folder / "environ").read_bytes().split(b"\0"):
+                name, _, value = entry.decode(errors="replace").partition("=")
+                if name == MARK and value.isdigit():
+                    return value
+    return None

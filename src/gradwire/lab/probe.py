@@ -1,4 +1,4 @@
-"""Measures the links of a lab before anybody relies on them: rate one at a time, rate all at once, latency.
+"""Measures flows between the hosts of a lab: payload a second, and latency.
 
 One small program runs on each host (this file, as a script of the standard library alone) and takes orders on its
 standard input: send to that address for so long. Rates are of payload: headers take 4 to 5 % of an Ethernet link.
@@ -23,68 +23,82 @@ if TYPE_CHECKING:
 PINGS = 50
 CHUNK = 1 << 16
 PORT = 29999
+PATIENCE = 20.0  # seconds a probe waits for an answer from its peer
+
+Flow = tuple[int, int]  # from one host to another
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What the links do, measured from each host to the next: payload rates, and half a round trip."""
+    """What the links do: payload rates, and half a round trip."""
 
-    bits_per_second: tuple[float, ...]  # one flow at a time
-    together: tuple[float, ...]  # all flows at once: less, where the machine and not the link is the limit
-    latency_seconds: tuple[float, ...]
+    flows: tuple[Flow, ...]
+    asked: tuple[float, ...]  # bits a second of the links that each flow takes
+    bits_per_second: tuple[float, ...]  # of each flow, one at a time
+    latency_seconds: tuple[float, ...]  # of each flow
+    together: tuple[float, ...]  # from each host to the next, all at once: less, where the machine is the limit
 
     def describe(self) -> dict[str, Any]:
         """Ready for JSON, in a record."""
         return {
+            "flows": [list(flow) for flow in self.flows],
+            "asked_bits_per_second": list(self.asked),
             "payload_bits_per_second": list(self.bits_per_second),
             "payload_bits_per_second_together": list(self.together),
             "latency_seconds": list(self.latency_seconds),
         }
 
 
-def measure(hosts: Sequence[Namespace], addresses: Sequence[str], seconds: float) -> Verified:
-    """From each host to the next, one after the other, then all together."""
-    probes = [
-        subprocess.Popen(
-            [*host.enter_command, sys.executable, "-I", "-S", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for host in hosts
-    ]
-    try:
-        for probe in probes:
-            _answer(probe)
-        nexts = [*addresses[1:], addresses[0]]
-        alone = []
-        for probe, address in zip(probes, nexts, strict=True):
-            _order(probe, address, seconds)
-            alone.append(_answer(probe))
-        for probe, address in zip(probes, nexts, strict=True):
-            _order(probe, address, seconds)
-        together = [_answer(probe) for probe in probes]
-    finally:
-        for probe in probes:
+@dataclass(frozen=True)
+class Sent:
+    """What one flow has shown."""
+
+    bits_per_second: float
+    latency_seconds: float
+
+
+class Probes:
+    """A probe on every host, for as long as the `with` statement lasts."""
+
+    def __init__(self, hosts: Sequence[Namespace], addresses: Sequence[str]) -> None:
+        self._hosts, self._addresses = hosts, addresses
+        self._probes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Probes:
+        try:
+            for host in self._hosts:
+                command = [sys.executable, "-I", "-S", __file__]
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                self._probes.append(host.start(command, **pipes, start_new_session=True))  # Ctrl-C is not for them
+            for probe in self._probes:
+                _answer(probe)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for probe in self._probes:
             probe.kill()
+        for probe in self._probes:
             probe.communicate()
-    return Verified(
-        bits_per_second=tuple(a["bits_per_second"] for a in alone),
-        together=tuple(t["bits_per_second"] for t in together),
-        latency_seconds=tuple(a["latency_seconds"] for a in alone),
-    )
+
+    def send(self, flows: Sequence[Flow], seconds: float) -> list[Sent]:
+        """Let all these flows run at once, for so long."""
+        for source, to in flows:
+            pipe = self._probes[source].stdin
+            assert pipe is not None
+            print(self._addresses[to], seconds, file=pipe, flush=True)
+        return [Sent(*_answer(self._probes[source])) for source, _ in flows]
 
 
-def _order(probe: subprocess.Popen[str], address: str, seconds: float) -> None:
-    assert probe.stdin is not None
-    print(address, seconds, file=probe.stdin, flush=True)
-
-
-def _answer(probe: subprocess.Popen[str]) -> dict[str, float]:
+def _answer(probe: subprocess.Popen[str]) -> list[float]:
     assert probe.stdout is not None
     line = probe.stdout.readline()
     if not line:
-        raise RuntimeError("lab: a probe ended without an answer; its output above says why")
+        from gradwire.core.errors import LabFailed  # not on top: on a host this file is a script by itself
+
+        raise LabFailed("lab: a probe ended without an answer, so a link carries nothing; its output may say why")
     return json.loads(line)  # type: ignore[no-any-return]
 
 
@@ -119,8 +133,9 @@ def _rate(arrived: list[tuple[float, int]]) -> float:
     return 8 * sum(size for _, size in skipped[1:]) / (skipped[-1][0] - skipped[0][0])
 
 
-def _send(address: str, seconds: float) -> dict[str, float]:
-    with socket.create_connection((address, PORT), timeout=10) as connection:
+def _send(address: str, seconds: float) -> tuple[float, float]:
+    """Payload in bits a second, and latency in seconds."""
+    with socket.create_connection((address, PORT), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         trips = []
         for _ in range(PINGS):
@@ -133,13 +148,13 @@ def _send(address: str, seconds: float) -> dict[str, float]:
             connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         rate = json.loads(connection.makefile().read())
-    return {"bits_per_second": rate, "latency_seconds": statistics.median(trips) / 2}
+    return rate, statistics.median(trips) / 2
 
 
 def _main() -> None:
     with socket.create_server(("", PORT), backlog=128) as listening:
         threading.Thread(target=_serve, args=(listening,), daemon=True).start()
-        print("{}", flush=True)
+        print("[]", flush=True)
         for line in sys.stdin:
             address, seconds = line.split()
             print(json.dumps(_send(address, float(seconds))), flush=True)

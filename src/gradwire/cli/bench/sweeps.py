@@ -49,7 +49,7 @@ def run(sweep: Sweep, record: Path | None) -> list[Record]:
     from gradwire.lab.namespace import become_able
 
     if set(sweep.rates) != {LOOPBACK}:
-        become_able([sys.executable, *sys.orig_argv[1:]])
+        become_able()
     with _progress(sweep) as on_group:
         return sweep.run(record, on_group)
 

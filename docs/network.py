@@ -1,0 +1,283 @@
+"""docs/network.md: what compression does on slow links, from the records of `bench step` and `bench collective`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from gradwire.bench.step import BASELINES, HALF, NOTHING, PLAIN, POWERSGD
+from gradwire.core.records import Record, load
+from gradwire.core.units import format_bytes, format_rate
+
+WIN = 1.05  # times as fast as FP16 DDP, to be called a win
+USUAL = {"mode": "overlap", "strategy": "auto"}
+
+INTRO = f"""
+Every number below is a measurement on emulated hosts: network namespaces on one machine, links shaped by the kernel
+(see [lab.md](lab.md)), one rank a host, gloo, CPU training. Ratios compare configurations that took turns in the same
+processes. "FP16" is DDP with torch's FP16 hook; a win is a step at least {WIN - 1:.0%} shorter than with that. What the
+numbers are not: GPUs (computing and encoding are some twenty times faster there, and so are the links that matter).
+"""
+
+
+def page(root: Path, source: Callable[[Path, Record], str]) -> str:
+    """The whole page; `source` writes where numbers come from."""
+    text = "# Slow links: when does compression pay?\n" + INTRO
+    for path in sorted((root / "results").glob("step_*.jsonl")):
+        records = load(path)
+        text += f"\n## Training steps, {records[-1].environment['cpu']}\n\n{source(path, records[-1])}"
+        text += steps(records)
+    for path in sorted((root / "results").glob("collective_*.jsonl")):
+        records = load(path)
+        text += f"\n## One gradient, {records[-1].environment['cpu']}\n\n{source(path, records[-1])}"
+        text += collectives(records)
+    return text
+
+
+# -------------------------------------------------------------------- training steps
+
+
+def steps(records: Sequence[Record]) -> str:
+    """Wins, the best codec of each set-up, all codecs at one set-up, modes, batch sizes, bytes."""
+    usual = [r for r in records if _is_usual(r)]
+    batch = {m: min(r.what["batch"] for r in usual if r.what["model"] == m) for m in _values(usual, "model")}
+    usual = [r for r in usual if r.what["batch"] == batch[r.what["model"]]]
+    return "".join(
+        (
+            _density(usual),
+            _wins(usual),
+            _best(usual),
+            _by_codec(usual),
+            _modes(records, batch),
+            _batches(records),
+            _bytes(records),
+        )
+    )
+
+
+def _is_usual(record: Record) -> bool:
+    return all(record.what.get(name, value) == value for name, value in USUAL.items())
+
+
+def _values(records: Iterable[Record], name: str) -> list[object]:
+    return list(dict.fromkeys(r.what[name] for r in records))
+
+
+def _ours(records: Iterable[Record]) -> list[Record]:
+    return [r for r in records if r.what["configuration"] not in BASELINES]
+
+
+def _against(record: Record, records: Sequence[Record], baseline: str = HALF) -> float:
+    """How many times as fast as a baseline of the same run."""
+    same = (r for r in records if r.time == record.time and r.what["configuration"] == baseline)
+    return next(same).quantiles.p50 / record.quantiles.p50
+
+
+def _density(records: Sequence[Record]) -> str:
+    text = "\n### The models\n\n| model | batch a rank | FP32 gradient | step without exchange, 2 hosts |\n"
+    text += "|---|---|---|---|\n"
+    for model in _values(records, "model"):
+        found = [r for r in records if r.what["model"] == model and r.what["hosts"] == 2]
+        plain = next(r for r in found if r.what["configuration"] == PLAIN)
+        alone = next(r for r in found if r.what["configuration"] == NOTHING)
+        size = format_bytes(plain.outcome["sent_bytes"])  # two hosts send the gradient once
+        text += f"| {model} | {plain.what['batch']} | {size} | {alone.quantiles.p50 * 1e3:.1f} ms |\n"
+    return text
+
+
+def _wins(records: Sequence[Record]) -> str:
+    ours = _ours(records)
+    ratios = {(r.time, r.what["configuration"]): _against(r, records) for r in ours}
+    over_plain = sum(_against(r, records, PLAIN) >= WIN for r in ours)
+    won = [key for key, ratio in ratios.items() if ratio >= WIN]
+    set_ups = {time for time, _ in ratios}
+    power = [r for r in records if r.what["configuration"] == POWERSGD]
+    power_wins = sum(_against(r, records) >= WIN for r in power)
+    return (
+        f"\n### Wins\n\nOver {len(set_ups)} set-ups (model, hosts, rate) and "
+        f"{len(_values(ours, 'configuration'))} codecs: **{len(won)} of {len(ratios)}** beat FP16 DDP by more than "
+        f"{WIN - 1:.0%}, {over_plain} beat FP32 DDP by as much; in {len({t for t, _ in won})} of {len(set_ups)} "
+        "set-ups at least one codec beats FP16. Torch's own PowerSGD hook beats FP16 in "
+        f"{power_wins} of {len(power)}.\n"
+    )
+
+
+def _best(records: Sequence[Record]) -> str:
+    rates = sorted(_values(records, "bits_per_second"))
+    text = (
+        "\n### The fastest codec of each set-up, and how many times as fast as FP16 DDP (as FP32 DDP)\n\n"
+        f"| model | hosts | {' | '.join(format_rate(r) for r in rates)} |\n|---|---|{'---|' * len(rates)}\n"
+    )
+    for model in _values(records, "model"):
+        for hosts in sorted(_values(records, "hosts")):
+            cells = [_fastest(_at(records, model=model, hosts=hosts, bits_per_second=r), records) for r in rates]
+            text += f"| {model} | {hosts} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _at(records: Sequence[Record], **what: object) -> list[Record]:
+    return [r for r in records if all(r.what[name] == value for name, value in what.items())]
+
+
+def _fastest(found: Sequence[Record], records: Sequence[Record]) -> str:
+    ours = _ours(found)
+    if not ours:
+        return "-"
+    best = max(ours, key=lambda r: _against(r, records))
+    ratio, plain = _against(best, records), _against(best, records, PLAIN)
+    shown = f"{best.what['configuration']} {ratio:.2f} ({plain:.2f})"
+    return f"**{shown}**" if ratio >= WIN else shown
+
+
+def _by_codec(records: Sequence[Record]) -> str:
+    """Every codec against FP16, for each model, at each rate, with the largest number of hosts."""
+    hosts = max(r.what["hosts"] for r in records)
+    rates = sorted(_values(records, "bits_per_second"))
+    text = ""
+    for model in _values(records, "model"):
+        text += (
+            f"\n### {model}, {hosts} hosts: FP16 DDP's step over this one's\n\n"
+            f"| configuration | {' | '.join(format_rate(r) for r in rates)} | sent a step |\n"
+            f"|---|{'---|' * len(rates)}---|\n"
+        )
+        found = _at(records, model=model, hosts=hosts)
+        for label in (PLAIN, POWERSGD, *_values(_ours(found), "configuration")):
+            cells = [_ratio(_at(found, configuration=label, bits_per_second=r), records) for r in rates]
+            last = _at(found, configuration=label)[-1].outcome
+            sent = last["interface_bytes"] if last["sent_bytes"] is None else last["sent_bytes"]
+            text += f"| {label} | {' | '.join(cells)} | {format_bytes(sent)} |\n"
+    return text
+
+
+def _ratio(found: Sequence[Record], records: Sequence[Record]) -> str:
+    if not found:
+        return "-"
+    ratio = _against(found[-1], records)
+    return f"**{ratio:.2f}**" if ratio >= WIN else f"{ratio:.2f}"
+
+
+def _modes(records: Sequence[Record], batch: dict[object, int]) -> str:
+    """Overlap against after_backward, where both were measured in one run."""
+    text = ""
+    for record in records:
+        if record.what.get("mode") != "after_backward" or record.what["batch"] != batch[record.what["model"]]:
+            continue
+        twin = [
+            r
+            for r in records
+            if r.time == record.time
+            and r.what.get("mode") == "overlap"
+            and r.what["configuration"] == record.what["configuration"]
+            and r.what["strategy"] == record.what["strategy"]
+        ]
+        if twin:
+            what, both = record.what, (twin[0], record)
+            times = " | ".join(f"{r.quantiles.p50 * 1e3:.1f}" for r in both)
+            waits = " | ".join(f"{r.outcome['parts_seconds']['wait'] * 1e3:.1f}" for r in both)
+            text += (
+                f"| {what['model']} | {what['hosts']} | {format_rate(what['bits_per_second'])} | "
+                f"{what['configuration']} | {times} | {twin[0].quantiles.p50 / record.quantiles.p50:.2f} | {waits} |\n"
+            )
+    if not text:
+        return ""
+    return (
+        "\n### Overlap with the backward pass against after it\n\nMilliseconds a step, and what the exchange adds to "
+        "the backward pass. A ratio above 1: it is faster to compress everything at once, afterwards.\n\n"
+        "| model | hosts | rate | codec | overlap | after | overlap / after | wait, overlap | wait, after |\n"
+        f"|---|---|---|---|---|---|---|---|---|\n{text}"
+    )
+
+
+def _batches(records: Sequence[Record]) -> str:
+    """The same set-up with several batch sizes."""
+    usual = [r for r in records if _is_usual(r)]
+    text = ""
+    for model in _values(usual, "model"):
+        for hosts in sorted(_values(usual, "hosts")):
+            for rate in sorted(_values(usual, "bits_per_second")):
+                found = _at(usual, model=model, hosts=hosts, bits_per_second=rate)
+                sizes = sorted(_values(found, "batch"))
+                if len(sizes) < 3:
+                    continue
+                for size in sizes:
+                    here = _at(found, batch=size)
+                    alone = next(r for r in here if r.what["configuration"] == NOTHING).quantiles.p50
+                    half = next(r for r in here if r.what["configuration"] == HALF).quantiles.p50
+                    text += (
+                        f"| {model} | {hosts} | {format_rate(rate)} | {size} | {alone * 1e3:.1f} | {half * 1e3:.1f} | "
+                        f"{_fastest(here, usual)} |\n"
+                    )
+    if not text:
+        return ""
+    return (
+        "\n### Batch size\n\nThe longer a rank computes, the more of the exchange hides behind it.\n\n"
+        "| model | hosts | rate | batch a rank | no exchange, ms | FP16 DDP, ms | fastest codec, times FP16 (FP32) |\n"
+        f"|---|---|---|---|---|---|---|\n{text}"
+    )
+
+
+def _bytes(records: Sequence[Record]) -> str:
+    shares = sorted(
+        r.outcome["interface_bytes"] / r.outcome["sent_bytes"] for r in records if (r.outcome["sent_bytes"] or 0) > 1e5
+    )
+    if not shares:
+        return ""
+    return (
+        "\n### Bytes\n\nBytes that the interface saw over bytes that we counted, of all configurations that send more "
+        f"than 100 kB a step: {shares[0]:.3f} to {shares[-1]:.3f}, median {shares[len(shares) // 2]:.3f}. The rest is "
+        "Ethernet, IP and TCP headers (4.6 % of a full frame; less here, where the kernel counts one header for a "
+        "burst of frames), acknowledgements and gloo's handshakes.\n"
+    )
+
+
+# -------------------------------------------------------------------- one gradient
+
+
+def collectives(records: Sequence[Record]) -> str:
+    """Time, bytes and memory by number of hosts; the sign codec against its alternatives."""
+    text = ""
+    for elements in sorted(_values(records, "elements")):
+        for rate in sorted(_values(records, "bits_per_second")):
+            found = _at(records, elements=elements, bits_per_second=rate)
+            if found:
+                text += _by_hosts(found, f"{format_bytes(4 * elements)} of FP32 gradient at {format_rate(rate)}")
+    return text + _sign(records)
+
+
+def _by_hosts(records: Sequence[Record], title: str) -> str:
+    hosts = sorted(_values(records, "hosts"))
+    heads = " | ".join(f"{h} hosts" for h in hosts)
+    text = (
+        f"\n### {title}\n\nMilliseconds · MB sent by one worker · MB of memory at the peak\n\n"
+        f"| codec | strategy | {heads} |\n|---|---|{'---|' * len(hosts)}\n"
+    )
+    for codec, strategy in dict.fromkeys((r.what["codec"], r.what["strategy"]) for r in records):
+        cells = []
+        for count in hosts:
+            found = _at(records, codec=codec, strategy=strategy, hosts=count)
+            cells.append(
+                f"{found[-1].quantiles.p50 * 1e3:.1f} · {found[-1].outcome['sent_bytes'] / 1e6:.2f} · "
+                f"{found[-1].outcome['peak_bytes'] / 1e6:.0f}"
+                if found
+                else "-"
+            )
+        text += f"| {codec} | {strategy} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _sign(records: Sequence[Record]) -> str:
+    """The aim: at 8 hosts, 1 Gbit/s and 32 MB, sign by scatter-reduce-gather against all-gather and against FP16."""
+    found = [r for r in records if r.what["hosts"] == 8 and r.what["bits_per_second"] == 1e9]
+    found = [r for r in found if r.what["elements"] == 1 << 23]
+    times = {(r.what["codec"], r.what["strategy"]): r for r in found}
+    needed = [("signsgd", "scatter_reduce_gather"), ("signsgd", "all_gather"), ("fp16", "all_reduce")]
+    if not all(n in times for n in needed):
+        return ""
+    shared, gathered, half = (times[n] for n in needed)
+    same = shared.outcome["digest"] == gathered.outcome["digest"]
+    return (
+        f"\nSign, 8 hosts, 1 Gbit/s, 32 MB, in one run: scatter-reduce-gather is "
+        f"**{gathered.quantiles.p50 / shared.quantiles.p50:.1f}** times as fast as all-gather (aim: 5) and "
+        f"**{half.quantiles.p50 / shared.quantiles.p50:.1f}** times as fast as the FP16 all-reduce (aim: 6). Both "
+        f"strategies' votes are {'equal bit for bit' if same else 'DIFFERENT'}.\n"
+    )
