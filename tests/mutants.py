@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant("gather counts one copy", "core/exchange.py", "return (workers - 1) * self.payload.nbytes", "return self.payload.nbytes"),
     Mutant("tracer misses the second leg", "collectives/trace.py", "round_ += 1", "round_ += 1\n        if round_ == 1:\n            return traced"),
     Mutant("unused parameters spend their memory", "engine.py", "return mean * mask, own * mask", "return mean, own"),
-    Mutant("dense part summed, not averaged", "engine.py", "Sum(torch.cat(dense) * share)", "Sum(torch.cat(dense))"),
+    Mutant("dense part summed, not averaged", "engine.py", "Sum(torch.cat(plain).to(dtype) * (1.0 / self.peers))", "Sum(torch.cat(plain).to(dtype))"),
     Mutant("onebit: classes mixed up", Q + "onebit.py", "rows.join(-minus, plus", "rows.join(minus, plus", "onebit"),
     Mutant("onebit: sum instead of mean", Q + "onebit.py", ".div_(payload.rows)", "", "onebit"),
     Mutant("signum: momentum is not used", Q + "signum.py", "super().reduce(momentum", "super().reduce(x", "signum"),
@@ -129,6 +129,11 @@ MUTANTS = [
     Mutant("hadamard: not normalised", "kernels/hadamard/reference.py", ".rsqrt()", ".rsqrt() * 2", "blockint"),
     Mutant("momentum correction: no clipping", "memory/momentum_correction.py", "        if self.clip:\n", "        if False:\n", "dgc"),
     Mutant("momentum correction: vectors get none", "memory/momentum_correction.py", "return u + gradient if self.nesterov else u", "return mean", "dgc"),
+    Mutant("hierarchical: sum of a node instead of its mean", "collectives/hierarchical.py", " * (1.0 / len(rows))", "", "topk"),
+    Mutant("hierarchical: owners change with the units", "collectives/hierarchical.py", "            if segment.name not in self.parts:\n", "            if True:\n", "topk"),
+    Mutant("hierarchical: pieces of a tensor draw alike", "core/layout.py", 'f"{s.name}\\t{s.start}" if s.start else s.name', "s.name", "qsgd"),
+    Mutant("hierarchical: bytes inside a node count as sent", "collectives/meter.py", "        if exchange.team is not None and exchange.team.inside:\n", "        if False:\n", "topk"),
+    Mutant("hierarchical: a bad share is noticed by its owner alone", "engine.py", "self._finite.append(zero_or_nan(out) == 0)", "self._finite.append(zero_or_nan(out if self._node is None else out[: out.numel() // 2]) == 0)", "topk"),
 ]  # fmt: skip
 
 
@@ -171,7 +176,7 @@ def survives(mutant: Mutant) -> bool:
 
 
 def main(words: list[str]) -> int:
-    assert survives(Mutant("nothing changed", "engine.py", "FORMAT_VERSION = 1", "FORMAT_VERSION = 1")), (
+    assert survives(Mutant("nothing changed", "checkpoint.py", "FORMAT_VERSION = 1", "FORMAT_VERSION = 1")), (
         "the suite is red"
     )
     chosen = [m for m in MUTANTS if not words or any(w in m.name for w in words)]

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cli.md", "docs/codecs.md", "docs/encode.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/cli.md",
+    "docs/codecs.md",
+    "docs/encode.md",
+    "docs/lab.md",
+]
 
 # What the README's snippets take for granted: a model under DDP, here with a process group of one.
 PRELUDE = """

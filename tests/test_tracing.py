@@ -53,6 +53,27 @@ def test_scatter_reduce_gather_sends_two_payloads_whatever_the_number_of_workers
     assert srg.payload_bytes == pytest.approx(payload, rel=1e-4)
 
 
+@pytest.mark.parametrize("nodes, per_node", [(2, 8), (4, 4), (8, 2)])
+def test_on_nodes_each_rank_sends_its_part_and_keeps_the_rest_inside(nodes, per_node):
+    strategy = f"hierarchical(per_node={per_node}, across='scatter_reduce_gather')"
+    alone = traced("resnet50", "signsgd", workers=nodes, strategy="scatter_reduce_gather", compress="all")
+    shared = traced("resnet50", "signsgd", workers=nodes * per_node, strategy=strategy, compress="all")
+    assert shared.sent_bytes == pytest.approx(alone.sent_bytes / per_node, rel=2e-3)
+    assert shared.payload_bytes == pytest.approx(alone.payload_bytes / per_node, rel=2e-3)
+    assert shared.node_bytes == pytest.approx(2 * 4 * 25_557_032 * (per_node - 1) / per_node, rel=2e-3)
+    assert [(e.kind, e.node_bytes > 0) for e in shared.exchanges] == [
+        ("scatter", True), ("scatter", False), ("gather", False), ("gather", True),
+    ]  # fmt: skip
+    assert alone.node_bytes == 0
+
+
+def test_low_rank_factors_of_whole_layers_are_shared_out():
+    """No layer of a ResNet is cut, so that the ranks of a node send no more than one alone would, in sum."""
+    alone = traced("resnet50", "powersgd(rank=4)", workers=2)
+    shared = traced("resnet50", "powersgd(rank=4)", workers=8, strategy="hierarchical(per_node=4)")
+    assert alone.sent_bytes / 4 < shared.sent_bytes < alone.sent_bytes / 2
+
+
 def test_the_order_and_kind_of_exchanges():
     kinds = [(e.kind, e.round) for e in trace("topkc", [("w", (64, 64)), ("b", (64,))]).exchanges]
     assert kinds == [("sum", 0), ("sum", 0), ("sum", 1)]  # energies with the vector, then values

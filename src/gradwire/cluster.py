@@ -15,8 +15,9 @@ from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError
+from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
-from gradwire.engine import Engine, check_gradient
+from gradwire.engine import Engine
 from gradwire.memory.base import Memory
 
 
@@ -56,7 +57,8 @@ class VirtualCluster:
             for rank in range(workers)
         ]
         self.codec = self.engines[0].codec
-        self.sent_bytes = 0  # by worker 0 in the last step; the others differ by rounding alone
+        self.sent_bytes = 0  # by worker 0 in the last step; the others differ by rounding, or by their share of a node
+        self.node_bytes = 0  # by worker 0 to others of its node
         self.payload_bytes = 0
         self._shapes: dict[str, torch.Size] = {}
         self._outputs: dict[str, list[Tensor]] = {}
@@ -79,6 +81,7 @@ class VirtualCluster:
         for engine in self.engines:
             engine.finish_step()
         self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
+        self.node_bytes = meters[0].node_bytes
         return {name: self._outputs[name][0] for name in gradients}
 
     def observe(self, kind: str, values: Mapping[str, Sequence[Tensor]]) -> None:

@@ -9,12 +9,16 @@ a generator of exchanges, that any driver can carry out:
 4. let the memory keep what this worker's own share left behind;
 5. put both parts together, in the gradient's own dtype.
 
+Under the strategy `hierarchical` the workers of this are those who own the same share on all nodes, and the gradient is
+the mean of their node: see `collectives.hierarchical` for what happens before and after.
+
 State written by the units of a step is committed by `finish_step`, and only if all results are finite: a step that a
 loss scaler will skip leaves the memories as they were.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,19 +27,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import checkpoint
 from gradwire.collectives.choose import check, choose, parse
+from gradwire.collectives.hierarchical import Deal, Ownership, Station, looks_at_tensors
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
-from gradwire.core.codec import Codec, Context, Strategy, codecs
-from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
-from gradwire.core.exchange import Exchange, Program, Sum, together
-from gradwire.core.layout import Layout, Segment
+from gradwire.core.codec import Carrier, Codec, Context, Strategy, codecs
+from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.exchange import Exchange, Program, Sum, Team, together, within
+from gradwire.core.layout import Layout, Segment, Split
 from gradwire.core.random import Random
 from gradwire.core.registry import to_spec
-from gradwire.core.state import Entry, Store, Transaction
+from gradwire.core.state import Store, Transaction
 from gradwire.kernels.finite import poisoned, zero_or_nan
 from gradwire.memory.base import ERROR, Memory, memories
 
-FORMAT_VERSION = 1
 TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
 
 
@@ -76,10 +81,13 @@ class Engine:
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
         self._running = self.memory.fit(self.codec)  # the codec as it runs under this memory
         self._shows = self.codec.traits.shows or self.codec.traits.elementwise
-        self.strategy = parse(strategy)
-        check(self.codec, self.strategy)
         self.compress = compress
         self.seed, self.rank, self.workers = seed, rank, workers
+        self.strategy, self._carrier, self._node, self._across = Station.of(parse(strategy), rank, workers)
+        check(self.codec, self._carrier)
+        self.per_node = 1 if self._node is None else len(self._node.ranks)
+        self.place, self.peers = self._across.ranks.index(rank), len(self._across.ranks)
+        self._own(Ownership(self.per_node))
         self.track_unused = track_unused and self.memory.keeps
         self.nmse_every = nmse_every
         self.step = 0
@@ -90,39 +98,87 @@ class Engine:
         self._transaction = Transaction(self.store)
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._finite: list[Tensor] = []
-        self._squares: tuple[Tensor | float, Tensor | float] = (0.0, 0.0)  # of measured errors, and of exact means
+        self._squares = torch.zeros(2)  # of measured errors, and of exact means
         self._split = cache(self._split_uncached)
+
+    def _own(self, owners: Ownership) -> None:
+        self._owners = owners
+        self._deal = cache(self._deal_uncached)
+
+    @property
+    def teams(self) -> list[Team]:
+        """The teams this worker is in, unless it exchanges with all workers at once."""
+        return [] if self._node is None else [t for t in (self._node, self._across) if len(t.ranks) > 1]
+
+    def warn_if_idle(self, what: str, stacklevel: int) -> None:
+        """Say that nothing will be compressed, if that is so; `what` happens instead where there is one rank only."""
+        if self.workers == 1:
+            message = f"gradwire: the process group has one rank, so there is nothing to send; {what}"
+        elif self.peers == 1:
+            message = "gradwire: all ranks are on one node, so nothing crosses the network, and nothing is compressed"
+        else:
+            return
+        warnings.warn(message, stacklevel=stacklevel + 1)
 
     # ---------------------------------------------------------------- one unit
 
     def reduce(self, x: Tensor, layout: Layout) -> Program[Tensor]:
         """The program that reduces the flat gradient `x` to its mean over the workers. `x` is not changed."""
-        picked, rest = self._split(layout)
-        parts = dict(zip(layout.names, layout.split(x), strict=True))
+        unit = self._split(layout)
+        flags = self._flags(x, unit)
+        if self._node is None:
+            out, squares = yield from self._reduce(x, unit, flags, x.dtype)
+        else:
+            out, squares = yield from self._reduce_by_node(x, unit, flags)
+        if squares is not None:
+            self._squares = self._squares.to(squares.device) + squares
+        self._finite.append(zero_or_nan(out) == 0)
+        return out
+
+    def _reduce_by_node(
+        self, x: Tensor, unit: Split, flags: Mapping[str, Tensor]
+    ) -> Program[tuple[Tensor, Tensor | None]]:
+        """Reduce the own share of the node's mean with those who own it on other nodes, and share the results out."""
+        if not x.numel():
+            return x, None
+        deal = self._deal(unit.whole)
+        share, flags = yield from deal.mean(x, flags)
+        squares = x.new_zeros(2, dtype=torch.float32) if self._measures(unit) else None
+        if self.peers == 1:  # nothing to send
+            return (yield from deal.joined(share.to(x.dtype), squares))
+        out, measured = yield from within(self._reduce(share, deal.mine, flags, x.dtype), self._across)
+        return (yield from deal.joined(out, squares if measured is None else measured))
+
+    def _reduce(
+        self, x: Tensor, unit: Split, flags: Mapping[str, Tensor], dtype: torch.dtype
+    ) -> Program[tuple[Tensor, Tensor | None]]:
+        """The mean of `x`, as `dtype`, and the squares of error and mean if they are measured in this step."""
+        _, picked, rest = unit
+        parts = dict(zip(unit.whole.names, unit.whole.split(x), strict=True))
         gradient = x if not rest.segments else _join(x, parts, picked)
-        if not self.codec.traits.lossless:
-            gradient = gradient.float()
+        gradient = gradient.to(dtype) if self.codec.traits.lossless else gradient.float()
         ctx = self._context(picked, gradient)
         sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
         sent = sent if self._shows else poisoned(sent)
-        beside = self._beside(x, parts, picked, rest, sent)
+        plain = [*(parts[name] for name in rest.names), *flags.values()]
+        beside: dict[str, Exchange] = {}
+        if plain:
+            beside["dense"] = Sum(torch.cat(plain).to(dtype) * (1.0 / self.peers))
+        if self._measures(unit):
+            beside["exact"] = Sum(sent * (1.0 / self.peers))
         main = self._codec_program(sent, ctx)
         (mean, own), sums = yield from together(main, tuple(beside.values()))
         answers = dict(zip(beside, sums, strict=True))
         dense = answers.get("dense", x.new_empty(0))
-        if "exact" in answers:
-            self._compare(mean, answers["exact"])
+        squares = _squares(mean, answers["exact"]) if "exact" in answers else None
         if own is not None:
-            if self.track_unused and picked.segments:
+            if flags:
                 mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
             self.memory.update(sent, own, ctx)
-        if rest.segments:
-            plain = self.memory.uncompressed(dense[: rest.numel], replace(ctx, layout=rest))
-            out = self._merge(x, layout, picked, mean, rest, plain)
-        else:
-            out = mean.to(x.dtype)
-        self._finite.append(zero_or_nan(out) == 0)
-        return out
+        if not rest.segments:
+            return mean.to(dtype), squares
+        kept = self.memory.uncompressed(dense[: rest.numel], replace(ctx, layout=rest))
+        return _merge(unit, mean, kept, dtype), squares
 
     def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:
         if not sent.numel():
@@ -133,9 +189,9 @@ class Engine:
         return Context(
             layout=layout,
             state=self._transaction,
-            rng=Random(self.seed, self.step, layout.id, self.rank),
-            rank=self.rank,
-            workers=self.workers,
+            rng=Random(self.seed, self.step, layout.id, self.place),
+            rank=self.place,
+            workers=self.peers,
             strategy=self.strategy_for(layout),
             gradient=gradient,
             observed=self._observed,
@@ -144,36 +200,34 @@ class Engine:
             owner_memory=self.memory.keeps and self.codec.traits.averages,
         )
 
-    def strategy_for(self, layout: Layout) -> Strategy | None:
+    def strategy_for(self, layout: Layout) -> Carrier | None:
         """What carries a unit; None for a codec that runs its own rounds."""
-        return choose(self.codec, self.strategy, layout.numel, self.workers)
+        # the ranks of a node send at the same time over one link: what counts is what all of them save
+        return choose(self.codec, self._carrier, layout.numel * self.per_node, self.peers)
 
-    def _split_uncached(self, layout: Layout) -> tuple[Layout, Layout]:
-        """What the codec gets, and what travels as it is."""
+    def _split_uncached(self, layout: Layout) -> Split:
         if self.compress == "all" or self.codec.traits.lossless:
-            return layout, Layout(())
-        return layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY)
+            return Split(layout, layout, Layout(()))
+        return Split(layout, *layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY))
 
-    def _beside(
-        self, x: Tensor, parts: Mapping[str, Tensor], picked: Layout, rest: Layout, sent: Tensor
-    ) -> dict[str, Exchange]:
-        """What travels beside the codec's first exchange: the dense part, with flags of use, and the exact mean."""
-        dense = [parts[name] for name in rest.names]
-        if self.track_unused:
-            dense += [parts[name].ne(0).any().to(x.dtype).view(1) for name in picked.names]
-        share = 1.0 / self.workers
-        beside: dict[str, Exchange] = {"dense": Sum(torch.cat(dense) * share)} if dense else {}
-        if self.nmse_every > 0 and self.step % self.nmse_every == 0 and picked.numel:
-            beside["exact"] = Sum(sent * share)
-        return beside
+    def _deal_uncached(self, layout: Layout) -> Deal:
+        assert self._node is not None
+        deal = Deal(self._split(layout), self._owners, self._node, self.rank, looks_at_tensors(self.codec))
+        others = set(layout.names) - set(deal.mine.whole.names)
+        for kind, kept in self.store.entries.items():  # a state that was averaged has all of it on each rank of a node
+            for name in others & kept.keys():
+                self.store.put(kind, name, None)
+        return deal
 
-    def _merge(self, x: Tensor, layout: Layout, picked: Layout, mean: Tensor, rest: Layout, dense: Tensor) -> Tensor:
-        """The result in the order and dtype of the unit."""
-        values = dict(zip(picked.names, picked.split(mean), strict=True))
-        values |= dict(zip(rest.names, rest.split(dense), strict=True))
-        out = torch.empty_like(x)
-        torch._foreach_copy_(list(layout.split(out)), [values[name] for name in layout.names])
-        return out
+    def _flags(self, x: Tensor, unit: Split) -> dict[str, Tensor]:
+        """For each tensor that is compressed whether this worker used it, where that is tracked."""
+        if not self.track_unused:
+            return {}
+        parts = dict(zip(unit.whole.names, unit.whole.split(x), strict=True))
+        return {name: parts[name].ne(0).any().to(x.dtype).view(1) for name in unit.picked.names}
+
+    def _measures(self, unit: Split) -> bool:
+        return self.nmse_every > 0 and self.step % self.nmse_every == 0 and unit.picked.numel > 0
 
     # ---------------------------------------------------------------- memories in special cases
 
@@ -190,10 +244,8 @@ class Engine:
         if not moved:
             return sent
         sent = sent.clone()
-        offsets = dict(zip(ctx.layout.names, ctx.layout.offsets, strict=True))
         for piece, error in moved:
-            first = offsets[piece.name] + piece.start
-            sent[first : first + piece.numel] += self.workers * ctx.rescale * error
+            sent[ctx.layout.find(piece)] += self.peers * ctx.rescale * error
             if piece.name not in held.names:
                 self._transaction.forget(OWNER_ERROR, piece.name)
         return sent
@@ -205,7 +257,7 @@ class Engine:
         held = self._held(ctx)
         if self._transaction.wrote(OWNER_ERROR, held):
             new, old = self._transaction.written(OWNER_ERROR, held), self.store.flat(OWNER_ERROR, held)
-            kept = torch.cat([_piece(mask, ctx.layout, segment) for segment in held.segments])
+            kept = torch.cat([mask[ctx.layout.find(segment)] for segment in held.segments])
             self._transaction.put_flat(
                 OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else ctx.rescale * old)
             )
@@ -215,7 +267,7 @@ class Engine:
         """The pieces of the unit whose owner this worker is."""
         if ctx.strategy is None:
             return Layout(())
-        return ctx.strategy.held(self.codec, ctx.layout, self.rank, self.workers)
+        return ctx.strategy.held(self.codec, ctx.layout, self.place, self.peers)
 
     # ---------------------------------------------------------------- one step
 
@@ -224,6 +276,11 @@ class Engine:
 
         The codec `variance`, for one, asks for "squares": the sum of the squares of per-example gradients.
         """
+        if self._node is not None:
+            raise Incompatible(
+                f"gradwire: under hierarchical a codec sees the mean gradient of a node, and {kind!r} of one rank says "
+                "nothing about that. Choose another strategy, or leave observe out."
+            )
         self._observed.setdefault(kind, {}).update(values)
 
     def finish_step(self) -> None:
@@ -250,13 +307,9 @@ class Engine:
         self._transaction.drop()
         self._finite.clear()
 
-    def _compare(self, mean: Tensor, exact: Tensor) -> None:
-        error, norm = self._squares
-        self._squares = error + (mean - exact).square().sum(), norm + exact.square().sum()
-
     def nmse(self) -> float | None:
         """Normalised squared error of all measured results against the exact mean of what the codecs were given."""
-        error, norm = (float(s) for s in self._squares)
+        error, norm = self._squares.tolist()
         return error / norm if norm else None
 
     # ---------------------------------------------------------------- state
@@ -264,17 +317,17 @@ class Engine:
     def owed(self, name: str, shape: Sequence[int]) -> Tensor | None:
         """What this worker still owes for one parameter, owner's error included at n-fold weight.
 
-        The mean of this over the workers is what separates the results so far from the sum of mean gradients.
+        The mean of this over the workers is what separates the results so far from the sum of mean gradients. What is
+        owed for a node, which one of its ranks keeps, has the weight of all of them.
         """
         if not self.memory.keeps:
             return None
-        error, owner = self.store.get(ERROR, name), self.store.get(OWNER_ERROR, name)
         owed = torch.zeros(Segment(name, tuple(shape)).numel)
-        if error is not None:
-            owed = error.tensor.reshape(-1).clone()
-        if owner is not None:
-            owed = owed.to(owner.tensor.device)
-            owed[owner.start : owner.stop] += self.workers * owner.tensor
+        for kind, weight in ((ERROR, self.per_node), (OWNER_ERROR, self.workers)):
+            kept = self.store.get(kind, name)
+            if kept is not None:
+                owed = owed.to(kept.tensor.device)
+                owed[kept.start : kept.stop] += weight * kept.tensor.reshape(-1)
         return owed.view(tuple(shape))
 
     def state_dict(self) -> dict[str, Any]:
@@ -284,12 +337,14 @@ class Engine:
             for kind, entries in self.store.entries.items()
         }
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": checkpoint.FORMAT_VERSION,
             "codec": self.codec.spec,
             "memory": to_spec(self.memory),
             "seed": self.seed,
             "rank": self.rank,
             "workers": self.workers,
+            "per_node": self.per_node,
+            "owners": {name: [list(part) for part in parts] for name, parts in self._owners.parts.items()},
             "step": self.step,
             "skipped_steps": self.skipped_steps,
             "scale": float(self._kept_scale),
@@ -299,96 +354,31 @@ class Engine:
     def load_state_dict(self, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state: this rank's own, or the list of all ranks' after the world size changed."""
         states = [saved] if isinstance(saved, Mapping) else list(saved)
-        if not states:
-            raise StateMismatch("gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks")
-        for state in states:
-            self._check_state(state)
-        first = states[0]
-        mine = next((s for s in states if (s["rank"], s["workers"]) == (self.rank, self.workers)), None)
-        if mine is None and sorted(s["rank"] for s in states) != list(range(first["workers"])):
-            raise StateMismatch(
-                f"gradwire: this state was saved by rank {first['rank']} of {first['workers']}, and this is rank "
-                f"{self.rank} of {self.workers}. Memories belong to a rank: load this rank's own file, or, after a "
-                f"change of the number of workers, pass the list of all {first['workers']} ranks' state dicts."
-            )
+        checkpoint.check_set_up(states, self.codec, self.memory)
+        mine = checkpoint.own(states, self.rank, self.workers, self.per_node)
         self.abandon_step()
-        self.store = _restore(mine["state"]) if mine is not None else _averaged(states, self.rank)
+        first = mine or states[0]
+        owners = mine.get("owners", {}) if mine else {}
+        self.store = checkpoint.restored(mine) if mine else checkpoint.averaged(states, self.place == 0)
+        self._own(Ownership(self.per_node, {name: tuple(map(tuple, parts)) for name, parts in owners.items()}))
         self._transaction = Transaction(self.store)
         self.seed, self.step = first["seed"], first["step"]
         self._skipped, self._kept_scale = torch.tensor(first["skipped_steps"]), first["scale"]
-
-    def _check_state(self, state: Mapping[str, Any]) -> None:
-        if state.get("format_version") != FORMAT_VERSION:
-            raise StateMismatch(
-                f"gradwire: this state has format {state.get('format_version')!r}, and this version reads "
-                f"{FORMAT_VERSION}; load it with the version that wrote it"
-            )
-        name = state["codec"].partition("(")[0]
-        if name != self.codec.name or state["memory"].partition("(")[0] != self.memory.name:
-            raise StateMismatch(
-                f"gradwire: this state belongs to {state['codec']} with memory {state['memory']}, and this run uses "
-                f"{self.codec.spec} with memory {to_spec(self.memory)}; attach with the saved ones, or start without it"
-            )
-
-
-def check_gradient(name: str, tensor: Tensor) -> None:
-    """Refuse a gradient that no codec can treat, with the reason."""
-    if tensor.layout != torch.strided:
-        raise sparse_gradient(name)
-    if tensor.is_complex():
-        raise Incompatible(
-            f"gradwire: {name!r} is complex ({tensor.dtype}), and codecs work on real numbers. Store it as a real "
-            "parameter (torch.view_as_real) or train it without compression."
-        )
-    if not tensor.is_floating_point():
-        raise Incompatible(f"gradwire: {name!r} is of {tensor.dtype}; gradients must be floating point")
-
-
-def sparse_gradient(name: str) -> Incompatible:
-    """The refusal of a sparse gradient."""
-    return Incompatible(
-        f"gradwire: the gradient of {name!r} is sparse, and codecs work on dense gradients. Build the embedding "
-        "with sparse=False, or keep this parameter out of the compressed model."
-    )
 
 
 def _join(x: Tensor, parts: Mapping[str, Tensor], layout: Layout) -> Tensor:
     return torch.cat([parts[name] for name in layout.names]) if layout.segments else x.new_empty(0)
 
 
-def _piece(flat: Tensor, layout: Layout, piece: Segment) -> Tensor:
-    """The elements of `flat` that lie in `piece`, a cut of one of the layout's segments."""
-    first = layout.offsets[layout.names.index(piece.name)] + piece.start
-    return flat[first : first + piece.numel]
+def _squares(mean: Tensor, exact: Tensor) -> Tensor:
+    """Of the error of `mean`, and of what it should be."""
+    return torch.stack([(mean - exact).float().square().sum(), exact.float().square().sum()])
 
 
-def _restore(state: Mapping[str, Any]) -> Store:
-    store = Store()
-    for kind, entries in state.items():
-        for name, entry in entries.items():
-            store.put(kind, name, Entry(entry["tensor"].clone(), entry["start"]))
-    return store
-
-
-def _averaged(states: Sequence[Mapping[str, Any]], rank: int) -> Store:
-    """One store for every rank of a new world size: each gets the mean, so the sum that is owed stays the same.
-
-    Owners' errors count fully in the mean of the workers, wherever they lie. They join the error of that mean, or, if
-    the workers keep none, go to the first rank, which hands on what it will not own.
-    """
-    store = Store()
-    for kind in {k for s in states for k in s["state"]} - {OWNER_ERROR}:
-        for name in {n for s in states for n in s["state"].get(kind, {})}:
-            tensors = [s["state"][kind][name]["tensor"] for s in states if name in s["state"].get(kind, {})]
-            store.put(kind, name, Entry(torch.stack(tensors).sum(0) / len(states)))
-    pieces = [(n, e["start"], e["tensor"]) for s in states for n, e in s["state"].get(OWNER_ERROR, {}).items()]
-    for name in {n for n, _, _ in pieces}:
-        into = store.get(ERROR, name)
-        if into is None:
-            stop = max(start + piece.numel() for n, start, piece in pieces if n == name)
-            into = Entry(torch.zeros(stop))
-            if rank == 0:
-                store.put(OWNER_ERROR, name, into)
-        for _, start, piece in (p for p in pieces if p[0] == name):
-            into.tensor.view(-1)[start : start + piece.numel()] += piece
-    return store
+def _merge(unit: Split, mean: Tensor, plain: Tensor, dtype: torch.dtype) -> Tensor:
+    """Both parts of a unit in its order."""
+    values = dict(zip(unit.picked.names, unit.picked.split(mean), strict=True))
+    values |= zip(unit.rest.names, unit.rest.split(plain), strict=True)
+    out = torch.empty(unit.whole.numel, dtype=dtype, device=plain.device)
+    torch._foreach_copy_(list(unit.whole.split(out)), [values[name] for name in unit.whole.names])
+    return out

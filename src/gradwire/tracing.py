@@ -13,7 +13,9 @@ from functools import partial
 
 import torch
 
+from gradwire.collectives import Hierarchical
 from gradwire.collectives import trace as driver
+from gradwire.collectives.choose import parse
 from gradwire.collectives.trace import TracedExchange
 from gradwire.core.codec import Codec, Strategy, codecs
 from gradwire.core.errors import ConfigError, GradwireError
@@ -42,8 +44,13 @@ class Trace:
 
     @property
     def sent_bytes(self) -> int:
-        """What leaves one worker, on both legs."""
+        """What leaves one worker by the network, on both legs."""
         return sum(e.sent_bytes for e in self.exchanges)
+
+    @property
+    def node_bytes(self) -> int:
+        """What leaves one worker for others of its node, under a strategy that tells them apart."""
+        return sum(e.node_bytes for e in self.exchanges)
 
     @property
     def bits_per_element(self) -> float:
@@ -65,6 +72,8 @@ def trace(
     compress: str = "matrices",
 ) -> Trace:
     """Trace one step over the named shapes, all in one unit of compression.
+
+    Under `hierarchical`, where the ranks of a node have shares of different sizes, it is the one that sends most.
 
     >>> trace("fp16", [("w", (1000, 10))], workers=4).sent_bytes
     30000
@@ -93,13 +102,19 @@ def _run(
     steps: int,
     memory: str,
 ) -> list[TracedExchange]:
-    """The exchanges of the last of `steps` steps."""
-    engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, workers=workers)
-    engine.step = codec.settled
-    exchanges: list[TracedExchange] = []
-    with torch.no_grad():
-        for step in range(steps):
-            x = SCALE * normal(Random(step=step).shared("trace"), (layout.numel,), torch.device(device))
-            exchanges = driver.run(engine.reduce(x, layout), workers)
-            engine.finish_step()
-    return exchanges
+    """The exchanges of the last of `steps` steps, of the rank that sends most."""
+
+    def trace_rank(rank: int) -> list[TracedExchange]:
+        engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, rank=rank, workers=workers)
+        engine.step = codec.settled
+        exchanges: list[TracedExchange] = []
+        with torch.no_grad():
+            for step in range(steps):
+                x = SCALE * normal(Random(step=step).shared("trace"), (layout.numel,), torch.device(device))
+                exchanges = driver.run(engine.reduce(x, layout), workers, rank)
+                engine.finish_step()
+        return exchanges
+
+    wish = parse(strategy)
+    ranks = wish.fitted(workers).per_node if isinstance(wish, Hierarchical) else 1
+    return max(map(trace_rank, range(ranks)), key=lambda traced: sum(e.sent_bytes for e in traced))

@@ -12,7 +12,7 @@ from gradwire.cli import main
 
 KEYS = {
     "model", "codec", "workers", "elements", "payload_bytes", "payload_floats", "bits_per_element", "ratio_to_fp32",
-    "sent_bytes_per_worker", "rounds", "exchanges",
+    "sent_bytes_per_worker", "node_bytes_per_worker", "rounds", "exchanges",
 }  # fmt: skip
 
 
@@ -45,6 +45,21 @@ def test_strategy_and_compress_are_passed_on(capsys):
     whole = answer(capsys, *common, "--compress", "all")
     assert gathered["sent_bytes_per_worker"] > shared["sent_bytes_per_worker"]
     assert whole["payload_bytes"] < gathered["payload_bytes"]
+
+
+def test_nodes_share_what_they_send(capsys, monkeypatch):
+    common = ("--model", "resnet20", "--codec", "qsgd", "--compress", "all")
+    alone = answer(capsys, *common, "--workers", "4")
+    shared = answer(capsys, *common, "--workers", "16", "--strategy", "hierarchical(per_node=4)")
+    assert shared["sent_bytes_per_worker"] == pytest.approx(alone["sent_bytes_per_worker"] / 4, rel=0.05)
+    assert shared["node_bytes_per_worker"] == pytest.approx(2 * 3 / 4 * 4 * shared["elements"], rel=0.05)
+    assert alone["node_bytes_per_worker"] == 0
+    inside = answer(capsys, *common, "--workers", "4", "--strategy", "hierarchical(per_node=4)")
+    assert (inside["sent_bytes_per_worker"], inside["ratio_to_fp32"]) == (0, None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["size", *common, "--workers", "4", "--strategy", "hierarchical(per_node=4)"]) == 0
+    assert f"{inside['node_bytes_per_worker']:,} bytes a worker, uncompressed" in capsys.readouterr().out
 
 
 def test_the_table(capsys, monkeypatch):

@@ -101,6 +101,27 @@ def test_a_bad_gradient_is_seen_and_leaves_no_trace(codec, strategy):
     assert cluster.engines[0].skipped_steps == 1
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("codec", ["none", "topk", "efsignsgd", "powersgd", "topkc"])
+def test_two_levels_give_what_they_give_on_the_cpu_and_never_wait(codec):
+    here, there = (gradwire.VirtualCluster(6, codec, strategy="hierarchical(per_node=2)", seed=3) for _ in range(2))
+    batches = [gradients(6, "cuda", step) for step in range(3)]
+    results = [there.reduce(batches[0])]
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results += [there.reduce(batch) for batch in batches[1:]]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for step, found in enumerate(results):
+        for name, wanted in here.reduce(gradients(6, "cpu", step)).items():
+            assert torch.isclose(wanted, found[name].cpu(), rtol=1e-3, atol=1e-5).float().mean() > 0.97
+    assert (here.sent_bytes, here.node_bytes) == (there.sent_bytes, there.node_bytes)
+    for name in results[0]:
+        first, *others = there.outputs(name)
+        assert all(first.equal(o) for o in others)
+
+
 def train(rank, workers, backend, store, codec, mode, device, results):
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

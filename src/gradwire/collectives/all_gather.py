@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Context, Reduced, Strategy, encode, strategies
+from gradwire.core.codec import Carrier, Codec, Context, Reduced, encode, strategies
 from gradwire.core.exchange import Gather
 
 
 @strategies.register
 @dataclass(frozen=True)
-class AllGather(Strategy):
+class AllGather(Carrier):
     """Sends n-1 payloads."""
 
     name: ClassVar[str] = "all_gather"

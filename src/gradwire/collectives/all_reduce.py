@@ -12,13 +12,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, strategies
+from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, strategies
 from gradwire.core.exchange import Payload, Sum
 
 
 @strategies.register
 @dataclass(frozen=True)
-class AllReduce(Strategy):
+class AllReduce(Carrier):
     """Sends 2 (n-1)/n of a payload."""
 
     name: ClassVar[str] = "all_reduce"

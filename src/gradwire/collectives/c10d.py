@@ -12,7 +12,7 @@ the queues and control messages that this makes, reaches three quarters of what 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ from gradwire.core.exchange import (
     Reduction,
     Route,
     Scatter,
+    Team,
     as_answer,
     as_batch,
 )
@@ -44,7 +45,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 @dataclass
 class Clock:
-    """Seconds on the host clock: before the first exchange, waiting, and after the first answer."""
+    """Seconds on the host clock: before the first exchange over the network, waiting, and after its answer."""
 
     encode: float = 0.0
     communicate: float = 0.0
@@ -52,16 +53,16 @@ class Clock:
 
 
 class ProcessGroupDriver:
-    """Drives programs over `group`, one at a time, counting bytes and seconds."""
+    """Drives programs over `group`, one at a time, counting bytes and seconds; `teams` have groups of their own."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, teams: Mapping[Team, dist.ProcessGroup] | None = None) -> None:
         self.group = group
         self.rank: int = dist.get_rank(group)
         self.workers: int = dist.get_world_size(group)
         self.meter = Meter()
         self.clock = Clock()
-        self._pairs = dist.get_backend(group) == "gloo"
-        self._tag = 0  # of the last exchange in pairs; all workers count alike
+        self._peers: dict[Team | None, _Peers] = {team: _Peers(g) for team, g in (teams or {}).items()}
+        self._peers[None] = _Peers(group)
 
     def run(self, program: Program[R]) -> R:
         """Drive `program` to its end and return its result."""
@@ -75,9 +76,11 @@ class ProcessGroupDriver:
                 return done.value  # type: ignore[no-any-return]
             sent = time.perf_counter()
             self._spent(encoding, sent - start)
-            waits = [self._start(e) for e in as_batch(request)]
+            batch = as_batch(request)
+            waits = [self._start(e) for e in batch]
             answer = as_answer(request, [wait() for wait in waits])
-            encoding, start = False, time.perf_counter()
+            encoding = encoding and all(e.team is not None and e.team.inside for e in batch)
+            start = time.perf_counter()
             self.clock.communicate += start - sent
 
     def _spent(self, encoding: bool, seconds: float) -> None:
@@ -90,7 +93,7 @@ class ProcessGroupDriver:
         """Start one exchange; the returned function waits for it and gives the answer."""
         self.meter.count(exchange, self.workers, self.rank)
         try:
-            wait = self._begin(exchange)
+            wait = self._peers[exchange.team].begin(exchange)
         except RuntimeError as problem:
             raise self._failed(exchange, problem) from problem
 
@@ -102,7 +105,26 @@ class ProcessGroupDriver:
 
         return finish
 
-    def _begin(self, exchange: Exchange) -> Callable[[], Any]:
+    def _failed(self, exchange: Exchange, problem: RuntimeError) -> ExchangeFailed:
+        lines = str(problem).strip().splitlines()
+        return ExchangeFailed(
+            f"rank {self.rank} of {self.workers}: {type(exchange).__name__.lower()} did not finish: "
+            f"{lines[0] if lines else type(problem).__name__}. A peer has most likely died or timed out; look for the "
+            "first error among the other ranks' output, then restart from the last checkpoint."
+        )
+
+
+class _Peers:
+    """Those who exchange over one process group, seen from one of them."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank: int = dist.get_rank(group)
+        self.workers: int = dist.get_world_size(group)
+        self._pairs = dist.get_backend(group) == "gloo"
+        self._tag = 0  # of the last exchange in pairs; all workers count alike
+
+    def begin(self, exchange: Exchange) -> Callable[[], Any]:
         if isinstance(exchange, Reduction):
             return self._reduce(exchange)
         if isinstance(exchange, Route):
@@ -197,11 +219,3 @@ class ProcessGroupDriver:
         total = (outgoing.sum() + incoming.sum()).view(1)
         dist.all_reduce(total, group=self.group)
         return bool(total > 0)
-
-    def _failed(self, exchange: Exchange, problem: RuntimeError) -> ExchangeFailed:
-        lines = str(problem).strip().splitlines()
-        return ExchangeFailed(
-            f"rank {self.rank} of {self.workers}: {type(exchange).__name__.lower()} did not finish: "
-            f"{lines[0] if lines else type(problem).__name__}. A peer has most likely died or timed out; look for the "
-            "first error among the other ranks' output, then restart from the last checkpoint."
-        )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.executor import Executor
 from gradwire.core.errors import Incompatible
+from gradwire.core.exchange import Team
 
 T = TypeVar("T")
 
@@ -21,6 +25,26 @@ class Channel:
 
     group: dist.ProcessGroup
     executor: Executor
+    timeout: timedelta | None = None
+    _teams: dict[tuple[Team, ...], dict[Team, dist.ProcessGroup]] = field(default_factory=dict)
+
+    def driver(self, teams: Sequence[Team] = ()) -> ProcessGroupDriver:
+        """What drives programs over this channel. `teams` are those that this rank is in; all ranks make them alike."""
+        key = tuple(teams)
+        if key and key not in self._teams:
+            _level_group_counts(self.group)
+            self._teams[key] = {team: self._group_of(team) for team in key}
+        return ProcessGroupDriver(self.group, self._teams.get(key))
+
+    def _group_of(self, team: Team) -> dist.ProcessGroup:
+        ranks = dist.get_process_group_ranks(self.group)
+        group: dist.ProcessGroup = dist.new_group(
+            ranks=[ranks[i] for i in team.ranks],
+            timeout=self.timeout,
+            backend=dist.get_backend(self.group),
+            use_local_synchronization=True,  # each rank is in one team of a kind, and makes no other
+        )
+        return group
 
 
 _channels: weakref.WeakKeyDictionary[dist.ProcessGroup, Channel] = weakref.WeakKeyDictionary()
@@ -30,18 +54,18 @@ def channel_over(group: dist.ProcessGroup, device: torch.device) -> Channel:
     """The channel over the ranks of `group`, with its time-out; made once, all handles on the group share it."""
     if group not in _channels:
         ranks = dist.get_process_group_ranks(group)
-        options = getattr(group._get_backend(device), "options", None)
+        timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
         subgroup = len(ranks) < dist.get_world_size()
         if subgroup:
             _level_group_counts(group)
         copy = dist.new_group(
             ranks=ranks,
-            timeout=getattr(options, "_timeout", None),
+            timeout=timeout,
             backend=dist.get_backend(group),
             # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
             use_local_synchronization=subgroup,
         )
-        _channels[group] = Channel(copy, Executor("gradwire", device))
+        _channels[group] = Channel(copy, Executor("gradwire", device), timeout)
         weakref.finalize(group, _channels[group].executor.close)
     return _channels[group]
 

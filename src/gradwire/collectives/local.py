@@ -1,4 +1,7 @@
-"""The virtual driver: N workers in one process, in lock step, on whatever device their tensors are."""
+"""The virtual driver: N workers in one process, in lock step, on whatever device their tensors are.
+
+Workers that exchange in a team wait for those of the team alone, so that other teams may do more rounds, or fewer.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from gradwire.core.exchange import (
     Reduction,
     Route,
     Scatter,
+    Team,
     as_answer,
     as_batch,
 )
@@ -27,38 +31,62 @@ R = TypeVar("R")
 
 def run(programs: Sequence[Program[R]], meters: Sequence[Meter]) -> list[R]:
     """Drive one program per worker to its end; returns their results in order of rank."""
-    answers: list[Any] = [None] * len(programs)
-    while True:
-        requests, results = [], []
-        for program, answer in zip(programs, answers, strict=True):
-            try:
-                requests.append(program.send(answer))
-            except StopIteration as done:
-                results.append(done.value)
-        if not requests:
-            return results
-        if results:
-            raise ExchangeFailed(f"{len(results)} of {len(programs)} workers ended while the others still exchange")
-        answers = _carry_out(requests, meters)
+    everybody = Team(range(len(programs)))
+    requests: dict[int, Any] = {}
+    results: dict[int, R] = {}
+
+    def resume(rank: int, answer: Any) -> None:
+        try:
+            request = requests[rank] = programs[rank].send(answer)
+        except StopIteration as done:
+            results[rank] = done.value
+        else:
+            for exchange in as_batch(request):
+                meters[rank].count(exchange, len(programs), rank)
+
+    for rank in everybody.ranks:
+        resume(rank, None)
+    while requests:
+        teams = {rank: _team(request) or everybody for rank, request in requests.items()}
+        ready = [t for t in dict.fromkeys(teams.values()) if all(teams.get(rank) == t for rank in t.ranks)]
+        if not ready:
+            raise _stuck(len(results), len(programs))
+        for team in ready:
+            answers = _carry_out([requests.pop(rank) for rank in team.ranks])
+            for rank, answer in zip(team.ranks, answers, strict=True):
+                resume(rank, answer)
+    return [results[rank] for rank in everybody.ranks]
 
 
-def _carry_out(requests: list[Any], meters: Sequence[Meter]) -> list[Any]:
+def _team(request: Any) -> Team | None:
+    """The team that exchanges; None for all workers."""
+    teams = {exchange.team for exchange in as_batch(request)}
+    if len(teams) != 1:
+        raise ExchangeFailed("a worker asks for exchanges of different teams in the same round")
+    return teams.pop()
+
+
+def _stuck(ended: int, workers: int) -> ExchangeFailed:
+    if ended:
+        return ExchangeFailed(f"{ended} of {workers} workers ended while the others still exchange")
+    return ExchangeFailed("the workers wait for each other: each team lacks some of its workers")
+
+
+def _carry_out(requests: list[Any]) -> list[Any]:
     """One round: what each worker is sent for what each worker asked."""
     batches = [as_batch(r) for r in requests]
     if len({len(b) for b in batches}) != 1:
         raise ExchangeFailed("the workers ask for different numbers of exchanges in the same round")
-    columns = [_combine(column, meters) for column in zip(*batches, strict=True)]
+    columns = [_combine(column) for column in zip(*batches, strict=True)]
     return [as_answer(r, list(row)) for r, row in zip(requests, zip(*columns, strict=True), strict=True)]
 
 
-def _combine(column: Sequence[Exchange], meters: Sequence[Meter]) -> list[Any]:
+def _combine(column: Sequence[Exchange]) -> list[Any]:
     """One exchange over all workers: the answers in order of rank."""
     workers = len(column)
     if len({type(e) for e in column}) != 1:
         kinds = ", ".join(type(e).__name__ for e in column)
         raise ExchangeFailed(f"the workers ask for different exchanges in the same round: {kinds}")
-    for rank, (exchange, meter) in enumerate(zip(column, meters, strict=True)):
-        meter.count(exchange, workers, rank)
     first = column[0]
     if isinstance(first, Reduction):
         total = first.tensor.clone()

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Strategy, codecs, encode, recode, strategies
+from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, codecs, encode, recode, strategies
 from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Scatter
 from gradwire.core.layout import Layout
@@ -29,7 +29,7 @@ OWNER_ERROR = "owner_error"
 
 @strategies.register
 @dataclass(frozen=True)
-class ScatterReduceGather(Strategy):
+class ScatterReduceGather(Carrier):
     """`down` is the codec of the second leg (the same if None); `owner_memory` follows the codec's memory if None."""
 
     name: ClassVar[str] = "scatter_reduce_gather"

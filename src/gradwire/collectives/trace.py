@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradwire.collectives.local import stack
+from gradwire.collectives.meter import Meter
 from gradwire.core.exchange import Exchange, Gather, Program, Reduction, Route, as_answer, as_batch
 
 
@@ -20,7 +21,8 @@ class TracedExchange:
     kind: str  # sum, max, gather, scatter or route
     round: int  # exchanges of the same round travel together
     payload_bytes: int  # of this worker's own gradient
-    sent_bytes: int  # that leave this worker
+    sent_bytes: int  # that leave this worker by the network
+    node_bytes: int = 0  # that leave it for others of its node
 
 
 def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchange]:
@@ -35,8 +37,10 @@ def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchan
             return traced
         batch = as_batch(request)
         for exchange in batch:
-            sent = exchange.sent_bytes(workers, rank)
-            traced.append(TracedExchange(type(exchange).__name__.lower(), round_, exchange.payload_bytes, sent))
+            meter = Meter()
+            meter.count(exchange, workers, rank)
+            kind = type(exchange).__name__.lower()
+            traced.append(TracedExchange(kind, round_, meter.payload_bytes, meter.sent_bytes, meter.node_bytes))
         answer = as_answer(request, [echo(e, workers) for e in batch])
         round_ += 1
 
@@ -47,4 +51,6 @@ def echo(exchange: Exchange, workers: int) -> Any:
         return exchange.tensor
     if isinstance(exchange, Route):
         return None if exchange.source is None else exchange.payload
+    if exchange.team is not None:
+        workers = len(exchange.team.ranks)
     return stack([exchange.payload] * workers) if isinstance(exchange, Gather) else exchange.payload

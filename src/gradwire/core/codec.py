@@ -61,6 +61,7 @@ class Traits:
     shows: bool = False  # an element that is not finite always makes something not finite, by a scale, say
     sparse: bool = False  # sends some elements as they are and nothing of the others
     shards: bool = True  # a shard of the gradient can be encoded by itself
+    flat: bool = False  # of ROUNDS: takes the unit as one vector, whatever tensors are in it, as one-shot codecs must
     averages: bool = True  # the result estimates the mean; False for a vote, which keeps signs only
     odd: bool = True  # C(-x) = -C(x) for the same random numbers
     homogeneous: bool = True  # C(s x) = s C(x) for s > 0; False where a bound is an absolute number
@@ -69,9 +70,14 @@ class Traits:
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """How a one-shot codec's payloads travel and are combined; its fields are its options. See `collectives`."""
+    """How gradients travel; its fields are its options. See `collectives`."""
 
     name: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Carrier(Strategy):
+    """A strategy that carries the payloads of one-shot codecs and combines them."""
 
     @abstractmethod
     def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
@@ -95,7 +101,7 @@ class Context:
     rng: Random
     rank: int
     workers: int
-    strategy: Strategy | None = None
+    strategy: Carrier | None = None
     gradient: Tensor | None = None  # the worker's gradient as it came, before its memory added to it
     observed: Mapping[str, Mapping[str, Tensor]] = field(
         default_factory=dict

@@ -10,12 +10,15 @@
 A generator yields one exchange, or a tuple of exchanges that may travel together, and is sent the
 answer, or the tuple of answers. What it yields belongs to the driver from then on (it may be reduced in
 place); what it is sent is shared and must not be written to.
+
+Workers may also exchange in teams: `within` marks all that a program asks for. The n workers of the table are then
+those of the team, counted in its order; the exchanges of one tuple are all of one team.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -50,10 +53,19 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class Team:
+    """Some of the workers, who exchange among themselves. `inside`: all are in one node, so nothing leaves it."""
+
+    ranks: range
+    inside: bool = False
+
+
+@dataclass(frozen=True)
 class Reduction:
     """Elementwise over the workers. Use `Sum` or `Max`."""
 
     tensor: Tensor
+    team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -79,6 +91,7 @@ class Gather:
 
     payload: Payload
     relay: bool = False
+    team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -93,6 +106,7 @@ class Scatter:
     """Row r of each worker goes to worker r."""
 
     payload: Payload
+    team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -114,6 +128,7 @@ class Route:
     to: int | None
     source: int | None
     relay: bool = False
+    team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -126,6 +141,12 @@ class Route:
 Exchange: TypeAlias = Reduction | Gather | Scatter | Route
 R = TypeVar("R")
 Program: TypeAlias = Generator[Any, Any, R]  # yields Exchange | tuple[Exchange, ...], returns R
+
+
+def place(exchange: Exchange, workers: int, rank: int) -> tuple[int, int]:
+    """How many workers take part in an exchange that worker `rank` of `workers` asks for, and which of them it is."""
+    team = exchange.team
+    return (workers, rank) if team is None else (len(team.ranks), team.ranks.index(rank))
 
 
 def as_batch(request: Any) -> tuple[Exchange, ...]:
@@ -155,3 +176,15 @@ def together(main: Program[R], extras: tuple[Exchange, ...]) -> Program[tuple[R,
         except StopIteration as done:
             return done.value, answers[len(batch) :]
         answer = yield request
+
+
+def within(program: Program[R], team: Team) -> Program[R]:
+    """`program`, with all its exchanges among the workers of `team`."""
+    answer: Any = None
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        marked = [replace(exchange, team=team) for exchange in as_batch(request)]
+        answer = yield as_answer(request, marked)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,12 +63,19 @@ class Layout:
 
     @cached_property
     def id(self) -> str:
-        """Short and stable; names the unit in random keys. Shapes are implied by the names."""
-        return hashlib.blake2b("\n".join(self.names).encode(), digest_size=8).hexdigest()
+        """Short and stable; names the unit in random keys. Shapes are implied by the names, pieces by their starts."""
+        names = "\n".join(f"{s.name}\t{s.start}" if s.start else s.name for s in self.segments)
+        return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
         """The flat pieces of `flat` (its last dimension), one a segment, as views."""
         return torch.split(flat, list(self.sizes), dim=-1)
+
+    def find(self, piece: Segment) -> slice:
+        """Where `piece`, which was cut out of one of the segments, lies in the flat buffer."""
+        at = self.names.index(piece.name)
+        first = self.offsets[at] + piece.start - self.segments[at].start
+        return slice(first, first + piece.numel)
 
     def partition(self, wanted: Callable[[Segment], bool]) -> tuple[Layout, Layout]:
         """The segments that are `wanted`, and the others."""
@@ -82,3 +90,11 @@ class Layout:
             if first < last:
                 pieces.append(Segment(segment.name, (last - first,), segment.start + first - offset))
         return Layout(tuple(pieces))
+
+
+class Split(NamedTuple):
+    """A unit, what of it the codec gets, and what travels as it is."""
+
+    whole: Layout
+    picked: Layout
+    rest: Layout

@@ -78,20 +78,18 @@ class Store:
             entries[segment.name] = Entry(piece, segment.start)
 
     def outside(self, kind: str, unit: Layout, held: Layout) -> list[tuple[Segment, Tensor]]:
-        """What is kept for parameters of `unit` but lies outside the pieces `held`: (where, what)."""
+        """What is kept for the elements of `unit` but lies outside the pieces `held`: (where, what)."""
         pieces = {s.name: s for s in held.segments}
         left = []
-        for name in unit.names:
-            entry = self.get(kind, name)
+        for segment in unit.segments:
+            entry = self.get(kind, segment.name)
             if entry is None:
                 continue
-            piece = pieces.get(name, Segment(name, (0,), entry.stop))
-            for low, high in (
-                (entry.start, min(entry.stop, piece.start)),
-                (max(entry.start, piece.stop), entry.stop),
-            ):
+            first, last = max(entry.start, segment.start), min(entry.stop, segment.stop)
+            piece = pieces.get(segment.name, Segment(segment.name, (0,), last))
+            for low, high in ((first, min(last, piece.start)), (max(first, piece.stop), last)):
                 if low < high:
-                    left.append((Segment(name, (high - low,), low), entry.between(low, high)))
+                    left.append((Segment(segment.name, (high - low,), low), entry.between(low, high)))
         return left
 
     def _forget_flats(self, kind: str, names: set[str]) -> None:

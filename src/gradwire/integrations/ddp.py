@@ -12,7 +12,6 @@ annotations` here, DDP wants to see the real annotation of `bucket`.
 """
 
 import math
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +24,15 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.checkpoint import check_names
 from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.channel import channel_over, check_agreement
 from gradwire.core.codec import Codec, Strategy
-from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
+from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.gradient import check_gradient, sparse_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
-from gradwire.engine import Engine, check_gradient, sparse_gradient
+from gradwire.engine import Engine
 from gradwire.memory.base import ERROR, Memory
 
 MODES = ("overlap", "after_backward")
@@ -57,7 +58,8 @@ def attach(
         model: wrapped in DistributedDataParallel; all its ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``.
         memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
-        strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``.
+        strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; or, for several ranks
+            on each host, ``"hierarchical"``: full precision inside a node, compression between nodes.
         mode: ``"overlap"`` with the backward pass, or ``"after_backward"`` over everything at once.
         compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
         seed: of all randomness, the same on all ranks.
@@ -167,16 +169,12 @@ class Handle:
         self._restored: Plan | None = None
         self._first_bucket: tuple[str, ...] | None = None  # since a state was loaded
         self._driver: ProcessGroupDriver | None = None
+        engine.warn_if_idle("gradients pass through uncompressed", stacklevel=3)
         if engine.workers == 1:
-            warnings.warn(
-                "gradwire: the process group has one rank, so there is nothing to send; "
-                "gradients pass through uncompressed",
-                stacklevel=3,
-            )
             return
         check_agreement(self._group, self._set_up())
         channel = channel_over(self._group, self._device)
-        self._driver = ProcessGroupDriver(channel.group)
+        self._driver = channel.driver(engine.teams)
         self._executor = channel.executor
 
     def _set_up(self) -> str:
@@ -304,23 +302,12 @@ class Handle:
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
         for one in [state] if isinstance(state, Mapping) else state:
-            self._check_names(one)
+            check_names(one, self._shapes)
         self.engine.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
         plan = tuple(tuple(unit) for unit in first.get("plan", ()))
         self._first_bucket = None
         self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
-
-    def _check_names(self, state: Mapping[str, Any]) -> None:
-        for kind, entries in state.get("state", {}).items():
-            for name, entry in entries.items():
-                numel = math.prod(self._shapes.get(name, ()))
-                if name not in self._shapes or (kind == ERROR and entry["tensor"].numel() != numel):
-                    ours = f"has {numel} elements" if name in self._shapes else "does not exist"
-                    raise StateMismatch(
-                        f"gradwire: this state holds {entry['tensor'].numel()} elements of {kind} for {name!r}, which "
-                        f"{ours} in this model; load the state that was saved with this model"
-                    )
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
@@ -341,6 +328,7 @@ class Handle:
             "skipped_steps": engine.skipped_steps,
             "payload_bytes": 0 if driver is None else driver.meter.payload_bytes,
             "sent_bytes": sent,
+            "node_bytes": 0 if driver is None else driver.meter.node_bytes,
             "sent_bytes_per_step": sent / self._steps if self._steps else 0.0,
             "encode_seconds": clock and clock.encode,
             "communicate_seconds": clock and clock.communicate,

@@ -21,7 +21,6 @@ Basu et al., Qsparse-local-SGD, NeurIPS 2019, arXiv:1906.02367, algorithm 1 (the
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +34,10 @@ from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.channel import channel_over, check_agreement
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
+from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
-from gradwire.engine import Engine, check_gradient
+from gradwire.engine import Engine
 from gradwire.memory.base import ERROR, Memory
 
 
@@ -112,14 +112,11 @@ class LocalSteps:
         self._error: Exception | None = None
         self._driver: ProcessGroupDriver | None = None
         self._units = _units(trained)
+        self.engine.warn_if_idle("local steps are all there is", stacklevel=2)
         if self.engine.workers == 1:
-            warnings.warn(
-                "gradwire: the process group has one rank, so there is nothing to send; local steps are all there is",
-                stacklevel=2,
-            )
             return
         check_agreement(group, self._set_up(), "LocalSteps")
-        self._driver = ProcessGroupDriver(channel_over(group, self._units[0].anchor.device).group)
+        self._driver = channel_over(group, self._units[0].anchor.device).driver(self.engine.teams)
         self._start_from_first_rank(model)
 
     def _set_up(self) -> str:
@@ -221,6 +218,7 @@ class LocalSteps:
             "skipped_syncs": engine.skipped_steps,
             "payload_bytes": meter.payload_bytes if meter else 0,
             "sent_bytes": sent,
+            "node_bytes": meter.node_bytes if meter else 0,
             "sent_bytes_per_sync": sent / self._syncs if self._syncs else 0.0,
             "residual_norm": float(torch.stack(errors).norm()) if errors else None,
         }

@@ -69,7 +69,7 @@ class QSGD(Codec):
     def traits(self) -> Traits:
         omega = min(self.block / (4 * self.levels**2), math.sqrt(self.block) / self.levels)
         combine = Combine.ROUNDS if self.share_norm else Combine.GATHER
-        return Traits(combine=combine, shows=True, unbiased=True, omega=omega, stochastic=True)
+        return Traits(combine=combine, shows=True, unbiased=True, omega=omega, stochastic=True, flat=True)
 
     @property
     def alignment(self) -> int:

@@ -77,7 +77,7 @@ class TernGrad(Codec):
     @property
     def traits(self) -> Traits:
         if self.share_scale:
-            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True)
+            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True, flat=True)
         if self.clip is not None or self.block is None:
             return Traits(combine=Combine.GATHER, shows=True, stochastic=True)
         return Traits(

@@ -95,14 +95,16 @@ class THC(Codec):
     @property
     def traits(self) -> Traits:
         if self.aggregation == "saturate":
-            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True)
+            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True, flat=True)
         size = 2**31 if self.rotation == "full" else self.chunk
         omega = (math.sqrt(1 + (size - 1) / self.levels**2) - 1) / 2
         if self.rotation != "none":
             omega = min(omega, (math.log(2 * size) + 1) / (2 * self.levels**2))
         combine = Combine.GATHER if self.aggregation == "scatter" else Combine.ROUNDS
         memory = "error_feedback" if omega < 1 else "none"
-        return Traits(combine=combine, shows=True, memory=memory, unbiased=True, omega=omega, stochastic=True)
+        return Traits(
+            combine=combine, shows=True, memory=memory, unbiased=True, omega=omega, stochastic=True, flat=True
+        )
 
     @property
     def alignment(self) -> int:

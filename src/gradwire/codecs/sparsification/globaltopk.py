@@ -43,7 +43,9 @@ class GlobalTopK(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=self.ratio, sparse=True, oracle=True)
+        return Traits(
+            combine=Combine.ROUNDS, memory="error_feedback", delta=self.ratio, sparse=True, flat=True, oracle=True
+        )
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         mean = (yield Sum(x * (1.0 / ctx.workers)))[None]

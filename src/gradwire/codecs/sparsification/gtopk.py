@@ -76,7 +76,8 @@ class GTopK(Codec):
     @property
     def traits(self) -> Traits:
         whole = self.ratio == 1 and self.value_bits == 32
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=1.0 if whole else 0.0, sparse=True)
+        delta = 1.0 if whole else 0.0
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=delta, sparse=True, flat=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         numel, rank = x.numel(), ctx.rank

@@ -67,7 +67,7 @@ class SketchedSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="momentum_correction", delta=0.0, sparse=True)
+        return Traits(combine=Combine.ROUNDS, memory="momentum_correction", delta=0.0, sparse=True, flat=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         k, share = kept(self.ratio, x.numel()), 1.0 / ctx.workers

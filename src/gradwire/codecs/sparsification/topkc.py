@@ -66,7 +66,7 @@ class TopKC(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True)
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True, flat=True)
 
     @property
     def _share(self) -> float:
