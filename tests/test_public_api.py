@@ -33,7 +33,7 @@ def test_exceptions_are_drawn_in_the_tree():
 
     tree = errors.__doc__ or ""
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.GradwireError)]
-    assert len(classes) == 8
+    assert len(classes) == 9
     assert all(c.__name__ in tree for c in classes)
 
 

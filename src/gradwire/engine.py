@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from gradwire import checkpoint
-from gradwire.collectives.choose import check, choose, parse
+from gradwire.collectives.choose import MEASURED, check, choose, parse
 from gradwire.collectives.hierarchical import Deal, Ownership, Station, looks_at_tensors
+from gradwire.collectives.link import Link, measuring
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Carrier, Codec, Context, Strategy, codecs
 from gradwire.core.errors import ConfigError, Incompatible
@@ -50,7 +51,7 @@ class Engine:
     Args:
         codec: a codec or its spec.
         memory: ``"default"`` (what the codec asks for), ``"none"``, or a memory or its spec.
-        strategy: ``"auto"``, or a strategy or its spec.
+        strategy: ``"auto"``, ``"measured"`` (auto, by the link that `measure` saw), or a strategy or its spec.
         compress: ``"matrices"`` leaves tensors of fewer than two dimensions or 1024 elements as they are;
             ``"all"`` gives the codec everything.
         seed: of all randomness; the same on all workers.
@@ -85,6 +86,8 @@ class Engine:
         self.seed, self.rank, self.workers = seed, rank, workers
         self.strategy, self._carrier, self._node, self._across = Station.of(parse(strategy), rank, workers)
         check(self.codec, self._carrier)
+        self.measured = MEASURED in (strategy, getattr(self.strategy, "across", None))
+        self.link: Link | None = None
         self.per_node = 1 if self._node is None else len(self._node.ranks)
         self.place, self.peers = self._across.ranks.index(rank), len(self._across.ranks)
         self._own(Ownership(self.per_node))
@@ -203,7 +206,12 @@ class Engine:
     def strategy_for(self, layout: Layout) -> Carrier | None:
         """What carries a unit; None for a codec that runs its own rounds."""
         # the ranks of a node send at the same time over one link: what counts is what all of them save
-        return choose(self.codec, self._carrier, layout.numel * self.per_node, self.peers)
+        return choose(self.codec, self._carrier, layout.numel * self.per_node, self.peers, self.link)
+
+    def measure(self, device: torch.device) -> Program[None]:
+        """The program that measures the link between those who compress together, before the first step."""
+        program = measuring(self.peers, device)
+        self.link = yield from program if self._node is None else within(program, self._across)
 
     def _split_uncached(self, layout: Layout) -> Split:
         if self.compress == "all" or self.codec.traits.lossless:
@@ -348,6 +356,7 @@ class Engine:
             "step": self.step,
             "skipped_steps": self.skipped_steps,
             "scale": float(self._kept_scale),
+            "link": None if self.link is None else [self.link.latency_seconds, self.link.bits_per_second],
             "state": kept,
         }
 
@@ -364,6 +373,8 @@ class Engine:
         self._transaction = Transaction(self.store)
         self.seed, self.step = first["seed"], first["step"]
         self._skipped, self._kept_scale = torch.tensor(first["skipped_steps"]), first["scale"]
+        if self.measured and first.get("link"):  # else a resumed run might choose otherwise
+            self.link = Link(*first["link"])
 
 
 def _join(x: Tensor, parts: Mapping[str, Tensor], layout: Layout) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from gradwire.bench.launch import Rank, launch
 from gradwire.bench.sweep import Group, Measured, Place, Sweep
-from gradwire.collectives.c10d import Clock, ProcessGroupDriver
+from gradwire.collectives.c10d import Clock
+from gradwire.collectives.channel import Channel, channel_over
 from gradwire.collectives.meter import Meter
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
@@ -110,8 +111,10 @@ def _merge(setting: Mapping[str, Any], shares: Sequence[dict[str, Any]]) -> Meas
 
 
 def _reduce_all(rank: Rank, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    group = dist.new_group(backend="gloo")
-    runs = [_Run(rank, setting, group) for setting in settings]
+    world = dist.group.WORLD
+    assert world is not None
+    channel = channel_over(world, torch.device("cpu"))
+    runs = [_Run(rank, setting, channel) for setting in settings]
     passes = max(s["repeats"] for s in settings) + WARM
     for turn in range(passes):
         for run in runs:
@@ -122,7 +125,7 @@ def _reduce_all(rank: Rank, settings: Sequence[Mapping[str, Any]]) -> list[dict[
 class _Run:
     """One setting on one rank."""
 
-    def __init__(self, rank: Rank, setting: Mapping[str, Any], group: dist.ProcessGroup) -> None:
+    def __init__(self, rank: Rank, setting: Mapping[str, Any], channel: Channel) -> None:
         elements: int = setting["elements"]
         rows, width = -(-elements // WIDTH), min(elements, WIDTH)
         self.layout = Layout.of([("matrix", (rows, width))])
@@ -130,7 +133,9 @@ class _Run:
         self.engine = Engine(
             setting["codec"], strategy=setting["strategy"], compress="all", rank=rank.rank, workers=rank.workers
         )
-        self.driver = ProcessGroupDriver(group)
+        self.driver = channel.driver(self.engine.teams)
+        if self.engine.measured:
+            self.driver.run(self.engine.measure(self.x.device))
         self.samples: list[float] = []
         self.interface: list[int] = []
         self.peak = 0

@@ -11,6 +11,7 @@ Work is done by one thread in order of arrival, over a process group of its own.
 annotations` here, DDP wants to see the real annotation of `bucket`.
 """
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.checkpoint import check_names
-from gradwire.collectives.c10d import ProcessGroupDriver
+from gradwire.collectives.c10d import Clock, ProcessGroupDriver
 from gradwire.collectives.channel import channel_over, check_agreement
+from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.gradient import check_gradient, sparse_gradient
@@ -58,8 +60,9 @@ def attach(
         model: wrapped in DistributedDataParallel; all its ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``.
         memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
-        strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; or, for several ranks
-            on each host, ``"hierarchical"``: full precision inside a node, compression between nodes.
+        strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; for several ranks on
+            each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
+            auto, by the latency and bandwidth found now (two runs may then choose differently).
         mode: ``"overlap"`` with the backward pass, or ``"after_backward"`` over everything at once.
         compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
         seed: of all randomness, the same on all ranks.
@@ -176,11 +179,14 @@ class Handle:
         channel = channel_over(self._group, self._device)
         self._driver = channel.driver(engine.teams)
         self._executor = channel.executor
+        if engine.measured:
+            self._driver.run(engine.measure(self._device))
+            self._driver.meter, self._driver.clock = Meter(), Clock()
 
     def _set_up(self) -> str:
         """All that the ranks must have in common."""
         engine = self.engine
-        strategy = "auto" if engine.strategy is None else to_spec(engine.strategy)
+        strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
         return (
             f"codec {engine.codec.spec}, memory {to_spec(engine.memory)}, strategy {strategy}, mode {self.mode}, "
             f"compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
@@ -335,6 +341,7 @@ class Handle:
             "decode_seconds": clock and clock.decode,
             "residual_norm": float(torch.stack(errors).norm()) if errors else None,
             "nmse": engine.nmse(),
+            "link": None if engine.link is None else dataclasses.asdict(engine.link),
         }
 
     def detach(self) -> None:

@@ -32,6 +32,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.channel import channel_over, check_agreement
+from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.gradient import check_gradient
@@ -117,12 +118,15 @@ class LocalSteps:
             return
         check_agreement(group, self._set_up(), "LocalSteps")
         self._driver = channel_over(group, self._units[0].anchor.device).driver(self.engine.teams)
+        if self.engine.measured:
+            self._driver.run(self.engine.measure(self._units[0].anchor.device))
+            self._driver.meter = Meter()
         self._start_from_first_rank(model)
 
     def _set_up(self) -> str:
         """All that the ranks must have in common."""
         engine, units = self.engine, self._units
-        strategy = "auto" if engine.strategy is None else to_spec(engine.strategy)
+        strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
         model = ", ".join(f"{u.layout.numel} of {u.anchor.dtype} ({u.layout.id})" for u in units)
         return (
             f"local steps {self.steps}, codec {engine.codec.spec}, memory {to_spec(engine.memory)}, strategy "
