@@ -21,6 +21,7 @@ NAMES = [
     "densenet40",
     "lstm-ptb",
     "ncf",
+    "ncf-ml1m",
     "resnet101",
     "resnet18-cifar10",
     "resnet18-cifar100",
@@ -64,6 +65,7 @@ OUTPUTS = {
     "bert-large": (2, 128, 30_522),
     "lstm-ptb": (2, 35, 10_000),
     "ncf": (2,),
+    "ncf-ml1m": (2,),
     "unet": (2, 1, 512, 512),
 }
 

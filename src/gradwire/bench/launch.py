@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import multiprocessing
 import os
@@ -22,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +40,10 @@ from gradwire.lab.network import INTERFACE
 
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's mallopt
+# Let glibc's allocator reuse what tensors leave behind instead of handing it back to the kernel: fresh pages are a
+# large part of a step that allocates its buffers anew, the more so the more ranks share a machine. Training jobs use
+# an allocator that keeps memory, such as jemalloc; this is as good, and needs nothing. Read when the server starts.
+KEEP_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36)}
 STOP = 5.0  # seconds a rank has to end by itself after it was asked to
 
 
@@ -155,7 +157,7 @@ def _start(
 ) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "torch._dynamo"])  # DDP imports the latter, in a second or two
-    with _without_interrupts():
+    with _without_interrupts(), _environment(KEEP_MEMORY):
         for rank, place in enumerate(places):
             receive, send = context.Pipe(duplex=False)
             process = context.Process(
@@ -178,6 +180,18 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Variables for what is started meanwhile; those that are set already stay."""
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _collect(children: list[_Child], deadline: float, timeout: float, on_message: Callable[[int, Any], None]) -> None:
@@ -243,7 +257,6 @@ def _main(
     here = Rank(rank, workers, pipe)
     try:
         torch.set_num_threads(1)
-        _keep_freed_memory()
         _join(rank, workers, place, meeting)
         here._send("result", function(here, *arguments))
     except Exception as problem:
@@ -255,18 +268,6 @@ def _main(
         os._exit(1)  # no clean-up: a peer may wait for this rank in the middle of a collective
     pipe.close()
     dist.destroy_process_group()
-
-
-def _keep_freed_memory() -> None:
-    """Let the allocator reuse what tensors leave behind instead of handing it back to the kernel.
-
-    Fresh pages are a large part of the time of a step that allocates its buffers anew, and more so the more ranks share
-    a machine. Training jobs use an allocator that keeps memory, such as jemalloc; this is as good, and needs nothing.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc
-        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_ARENA_MAX, 1)):
-            mallopt(option, value)
 
 
 def _join(rank: int, workers: int, place: Namespace | None, meeting: _Meeting) -> None:

@@ -55,7 +55,7 @@ def size(
 
     \b
     Models:
-      bert-base  bert-large  densenet40  lstm-ptb  ncf  resnet101  resnet18-cifar10
+      bert-base  bert-large  densenet40  lstm-ptb  ncf  ncf-ml1m  resnet101  resnet18-cifar10
       resnet18-cifar100  resnet20  resnet50  resnet9  unet  vgg16-cifar10  vgg19
       vgg19-200  vgg19bn-cifar10  vgg19bn-cifar100
 

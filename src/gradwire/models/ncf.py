@@ -17,6 +17,8 @@ from gradwire.models.catalogue import Input, ModelInfo
 
 USERS = 138_493
 ITEMS = 26_744
+SMALL_USERS = 6_040  # of MovieLens-1M
+SMALL_ITEMS = 3_706
 
 
 class NeuMF(nn.Module):
@@ -54,6 +56,10 @@ def ncf() -> NeuMF:
     return NeuMF(USERS, ITEMS, factors=64, widths=(256, 256, 128, 64), dropout=0.5)
 
 
+def ncf_small() -> NeuMF:
+    return NeuMF(SMALL_USERS, SMALL_ITEMS, factors=64, widths=(256, 256, 128, 64), dropout=0.5)
+
+
 MODELS = (
     ModelInfo(
         name="ncf",
@@ -66,5 +72,15 @@ MODELS = (
         factory=ncf,
         note="Exact. User and item each keep both their vectors in one table; with separate tables the "
         "count is the same and there are 12 tensors.",
+    ),
+    ModelInfo(
+        name="ncf-ml1m",
+        description="Neural collaborative filtering (NeuMF) for MovieLens-1M",
+        parameters=1_978_305,
+        tensors=10,
+        source="ours: GRACE's model with the users and items of MovieLens-1M",
+        classes=None,
+        inputs=(Input((), below=SMALL_USERS), Input((), below=SMALL_ITEMS)),
+        factory=ncf_small,
     ),
 )

@@ -1,9 +1,12 @@
 """Between float32 and half precision, rounding to nearest, ties to even.
 
-torch converts element by element on some CPUs; NumPy, where it is installed, uses the vector instructions.
+On ARM torch converts element by element, and NumPy, where it is installed, uses the vector instructions; on x86 it is
+the other way round.
 """
 
 from __future__ import annotations
+
+import platform
 
 from torch import Tensor
 
@@ -11,9 +14,12 @@ from gradwire.kernels import backend
 from gradwire.kernels.cast import reference
 
 
+TORCH_IS_SLOW = platform.machine() in ("aarch64", "arm64")
+
+
 def to_half(x: Tensor) -> Tensor:
     """float32 -> float16; too large becomes infinite."""
-    if backend.numpy(x):
+    if TORCH_IS_SLOW and backend.numpy(x):
         from gradwire.kernels.cast import cpu
 
         return cpu.to_half(x)
@@ -22,7 +28,7 @@ def to_half(x: Tensor) -> Tensor:
 
 def from_half(x: Tensor) -> Tensor:
     """float16 -> float32, exactly."""
-    if backend.numpy(x):
+    if TORCH_IS_SLOW and backend.numpy(x):
         from gradwire.kernels.cast import cpu
 
         return cpu.from_half(x)
