@@ -13,7 +13,6 @@ from torch import Tensor
 from gradwire.kernels import backend
 from gradwire.kernels.cast import reference
 
-
 TORCH_IS_SLOW = platform.machine() in ("aarch64", "arm64")
 
 
