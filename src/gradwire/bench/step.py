@@ -296,11 +296,11 @@ def _prepare(module: nn.Module, setting: Mapping[str, Any]) -> tuple[Callable[..
     if label == NOTHING:
         return module, None
     if label == POWERSGD:
-        model = DistributedDataParallel(module, bucket_cap_mb=ONE_BUCKET)
+        model = DistributedDataParallel(module, bucket_cap_mb=ONE_BUCKET, init_sync=False)
         state = PowerSGDState(None, matrix_approximation_rank=RANK_OF_POWERSGD, start_powerSGD_iter=START_OF_POWERSGD)
         model.register_comm_hook(state, powerSGD_hook)
         return model, None
-    model = DistributedDataParallel(module)
+    model = DistributedDataParallel(module, init_sync=False)  # equal by their seed: nothing to send beforehand
     if label == HALF:
         model.register_comm_hook(None, fp16_compress_hook)
     if label in (PLAIN, HALF):
