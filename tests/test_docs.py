@@ -19,6 +19,8 @@ PAGES = [
     "docs/codecs.md",
     "docs/encode.md",
     "docs/lab.md",
+    "docs/network.md",
+    "results/README.md",
 ]
 
 # What the README's snippets take for granted: a model under DDP, here with a process group of one.

@@ -26,13 +26,16 @@ def now() -> str:
 def commit() -> tuple[str, bool]:
     """The commit of the source tree and whether the package's files differ from it.
 
-    A copy without its history is what ``GRADWIRE_COMMIT`` in the environment says, or "unknown".
+    A copy without its history, or with another's, is what ``GRADWIRE_COMMIT`` in the environment says, or "unknown".
     """
+    told = os.environ.get("GRADWIRE_COMMIT")
+    if told:
+        return told, False
     package = Path(gradwire.__file__).resolve().parent
     root = _ask("git", "-C", str(package), "rev-parse", "--show-toplevel")
     # An installed copy may lie inside somebody else's checkout: only the tree that holds our sources counts.
     if not root or Path(root).resolve() / "src" / "gradwire" != package:
-        return os.environ.get("GRADWIRE_COMMIT", "unknown"), False
+        return "unknown", False
     name = _ask("git", "-C", root, "rev-parse", "HEAD")
     # Without locks: asking must not disturb a git that runs beside us.
     changed = _ask("git", "--no-optional-locks", "-C", root, "status", "--porcelain", "--", "src/gradwire")
