@@ -295,8 +295,8 @@ def _sign(records: Sequence[Record]) -> str:
         f"**{half.quantiles.p50 / shared.quantiles.p50:.1f}** times as fast as the FP16 all-reduce (aim: 6). Both "
         f"strategies' votes are {'equal bit for bit' if same else 'DIFFERENT'}. Against all-gather more than 4 cannot "
         "be had at 8 hosts where the link is the limit: it sends n/2 times the bytes; the aim was set against a "
-        "prototype whose decoding was slow. The bytes of scatter-reduce-gather stay below two payloads for any number of hosts, "
-        "those of all-gather grow with it, and so does its memory.\n"
+        "prototype whose decoding was slow. The bytes of scatter-reduce-gather stay below two payloads for any number "
+        "of hosts, those of all-gather grow with it, and so does its memory.\n"
     )
 
 
