@@ -8,10 +8,9 @@ from pathlib import Path
 
 from gradwire.bench.step import BASELINES, HALF, NOTHING, PLAIN, POWERSGD
 from gradwire.core.records import Record, load
-from gradwire.core.units import format_bytes, format_rate
+from gradwire.core.units import format_bytes, format_rate, transfer_seconds
 
 WIN = 1.05  # times as fast as FP16 DDP, to be called a win
-USUAL = {"mode": "overlap", "strategy": "auto"}
 
 INTRO = f"""
 Every number below is a measurement on emulated hosts: network namespaces on one machine, links shaped by the kernel
@@ -45,8 +44,7 @@ def _sources(path: Path, records: Sequence[Record], source: Callable[[Path, Reco
 
 def steps(records: Sequence[Record]) -> str:
     """Wins, the best codec of each set-up, all codecs at one set-up, modes, batch sizes, bytes."""
-    both = {r.time for r in records if r.what.get("mode") == "after_backward"}
-    usual = [r for r in records if _is_usual(r) and r.time not in both]
+    usual = _usual(records)
     batch = {m: _commonest(r.what["batch"] for r in usual if r.what["model"] == m) for m in _values(usual, "model")}
     usual = [r for r in usual if r.what["batch"] == batch[r.what["model"]]]
     return "".join(
@@ -66,8 +64,10 @@ def _commonest(values: Iterable[int]) -> int:
     return Counter(values).most_common(1)[0][0]
 
 
-def _is_usual(record: Record) -> bool:
-    return all(record.what.get(name, value) == value for name, value in USUAL.items())
+def _usual(records: Sequence[Record]) -> list[Record]:
+    """Of the main sweep: the usual strategy, and runs of one mode alone."""
+    both = {r.time for r in records if r.what.get("mode") == "after_backward"}
+    return [r for r in records if r.time not in both and r.what.get("strategy", "auto") == "auto"]
 
 
 def _values(records: Iterable[Record], name: str) -> list[object]:
@@ -201,8 +201,7 @@ def _modes(records: Sequence[Record], batch: dict[object, int]) -> str:
 
 def _batches(records: Sequence[Record]) -> str:
     """The same set-up with several batch sizes."""
-    both = {r.time for r in records if r.what.get("mode") == "after_backward"}
-    usual = [r for r in records if _is_usual(r) and r.time not in both]
+    usual = _usual(records)
     text = ""
     for model in _values(usual, "model"):
         for hosts in sorted(_values(usual, "hosts")):
@@ -276,7 +275,19 @@ def _by_hosts(records: Sequence[Record], title: str) -> str:
                 else "-"
             )
         text += f"| {codec} | {strategy} | {' | '.join(cells)} |\n"
-    return text
+    return text + _link_use(records)
+
+
+def _link_use(records: Sequence[Record]) -> str:
+    """How much of the rate is used while workers exchange, headers included."""
+    shares: dict[str, list[float]] = {}
+    for r in records:
+        seconds, seen = r.outcome["parts_seconds"]["communicate"], r.outcome["interface_bytes"]
+        if r.what["ranks_per_host"] == 1 and seen > 1e6:
+            share = transfer_seconds(seen, r.what["bits_per_second"]) / seconds
+            shares.setdefault(r.what["strategy"], []).append(share)
+    told = "; ".join(f"{name} {min(found):.2f} to {max(found):.2f}" for name, found in shares.items())
+    return f"\nShare of the link that is used while workers exchange, headers included: {told}.\n" if told else ""
 
 
 def _sign(records: Sequence[Record]) -> str:

@@ -356,7 +356,7 @@ class Engine:
             "step": self.step,
             "skipped_steps": self.skipped_steps,
             "scale": float(self._kept_scale),
-            "link": None if self.link is None else [self.link.latency_seconds, self.link.bits_per_second],
+            "link": [] if self.link is None else [self.link.latency_seconds, self.link.bits_per_second],
             "state": kept,
         }
 

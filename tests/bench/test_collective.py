@@ -63,6 +63,20 @@ def test_no_reduction_is_faster_than_its_link(measured):
         assert record.quantiles.p50 > 0.95 * wire - 1e-3, key  # a millisecond of burst and queue may be ahead
 
 
+def test_of_two_ranks_on_a_host_each_sends_its_share_over_the_network():
+    pairs = (("signsgd", "scatter_reduce_gather"), ("signsgd", "hierarchical(per_node=2)"))
+    flat, levels = collective.sweep(
+        pairs=pairs, sizes=(ELEMENTS,), hosts=(2,), rates=("500mbit",), per_host=2, repeats=2
+    ).run()
+    payload = ELEMENTS / 8
+    assert flat.outcome["sent_bytes"] == pytest.approx(1.5 * payload, rel=0.01)  # to all other ranks, as if far away
+    assert levels.outcome["sent_bytes"] == pytest.approx(0.5 * payload, rel=0.01)  # half the payload to one other
+    counted, seen = 2 * levels.outcome["sent_bytes"], levels.outcome["interface_bytes"]
+    assert counted <= seen <= 1.07 * counted + 2 * 6000 * (1 + levels.outcome["exchanges"])
+    assert seen < flat.outcome["interface_bytes"]
+    assert levels.outcome["replicas_agree"]
+
+
 def test_the_command(capsys, tmp_path):
     arguments = ["bench", "collective", "--pair", "fp16 all_reduce", "--size", "1000", "--hosts", "2", "--repeats", "2"]
     path = tmp_path / "r.jsonl"

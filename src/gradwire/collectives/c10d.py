@@ -5,8 +5,8 @@
 the first is waited for.
 
 On gloo, rows for single peers go in pairs: in turn s every worker sends to the one s places on and receives from the
-one s places back, so that no link has two senders. Gloo's own all-to-all starts everything at once and, with
-the queues and control messages that this makes, reaches three quarters of what pairs do on a shaped link.
+one s places back, so that no link has two senders. Gloo's own all-to-all starts everything at once, and loses time to
+the queues and to control messages that wait in them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -81,21 +81,10 @@ def collective(
         repeats=repeats,
     )
     found = sweeps.run(sweep, record)
-    emit(summary(sweep.command, found), as_json, lambda: sweeps.table(HEADINGS, rows(found), CAPTION))
+    emit(sweeps.summary(sweep.command, found), as_json, lambda: sweeps.table(HEADINGS, rows(found), CAPTION))
 
 
 CAPTION = "sent: by one worker; peak memory: beyond what the process held before; last column: above 1 beats fp16"
-
-
-def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
-    """Everything, ready for JSON."""
-    return {
-        "command": command,
-        "measured": [
-            {**r.what, "seconds": r.quantiles.p50, "p20": r.quantiles.p20, "p80": r.quantiles.p80, **r.outcome}
-            for r in found
-        ],
-    }
 
 
 def rows(found: Sequence[Record]) -> list[list[str]]:

@@ -99,18 +99,7 @@ def step(
         seconds=seconds,
     )
     found = sweeps.run(sweep, record)
-    emit(summary(sweep.command, found), as_json, lambda: _page(found))
-
-
-def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
-    """Everything, ready for JSON."""
-    return {
-        "command": command,
-        "measured": [
-            {**r.what, "seconds": r.quantiles.p50, "p20": r.quantiles.p20, "p80": r.quantiles.p80, **r.outcome}
-            for r in found
-        ],
-    }
+    emit(sweeps.summary(sweep.command, found), as_json, lambda: _page(found))
 
 
 def _page(found: Sequence[Record]) -> Any:

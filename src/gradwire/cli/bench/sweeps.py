@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -64,6 +64,17 @@ def _progress(sweep: Sweep) -> Iterator[Callable[[str, bool], None]]:
         bar = progress.add_task("starting", total=sweep.total)
         groups = itertools.count()  # before this one
         yield lambda title, runs: progress.update(bar, completed=next(groups), description=title)
+
+
+def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
+    """Everything, ready for JSON."""
+    return {
+        "command": command,
+        "measured": [
+            {**r.what, "seconds": r.quantiles.p50, "p20": r.quantiles.p20, "p80": r.quantiles.p80, **r.outcome}
+            for r in found
+        ],
+    }
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> RenderableType:

@@ -45,8 +45,9 @@ def plan(layout: Layout, rank: int, min_rate: float) -> tuple[tuple[Batch, ...],
 
 
 def stacked(pieces: Sequence[Tensor], batches: Sequence[Batch]) -> list[Tensor]:
-    """The matrices of each batch: (members, height, width)."""
-    return [torch.stack([pieces[i].view(b.height, b.width) for i in b.members]) for b in batches]
+    """The matrices of each batch: (members, height, width); a batch of one is a view."""
+    seen = [[pieces[i].view(1, b.height, b.width) for i in b.members] for b in batches]
+    return [torch.cat(matrices) if len(matrices) > 1 else matrices[0] for matrices in seen]
 
 
 def assemble(
@@ -59,7 +60,7 @@ def assemble(
             parts[i] = matrix.reshape(-1)
     for i, vector in zip(vectors, plain, strict=True):
         parts[i] = vector
-    return torch.cat([parts[i] for i in range(len(parts))])
+    return torch.cat([parts[i] for i in range(len(parts))]) if len(parts) > 1 else parts[0]
 
 
 def starts(batches: Sequence[Batch], ctx: Context, device: torch.device, *, warm: bool = True) -> list[Tensor]:
