@@ -20,7 +20,7 @@ HEADINGS = (
     "hosts",
     "rate",
     "ms\n(p20-p80)",
-    "encode/exchange/\ndecode, ms",
+    "encode/\nexchange/\ndecode, ms",
     "sent",
     "interface\n/ counted",
     "peak\nmemory",
@@ -114,7 +114,7 @@ def cells(record: Record, half: float | None) -> list[str]:
         f"{q.p50 * 1e3:.1f} ({q.p20 * 1e3:.0f}-{q.p80 * 1e3:.0f})",
         "/".join(f"{parts[p] * 1e3:.3g}" for p in ("encode", "communicate", "decode")),
         format_bytes(sent),
-        f"{outcome['interface_bytes'] / sent:.3f}" if sent and bits is not None else "-",
+        sweeps.framing(record),
         format_bytes(outcome["peak_bytes"]),
         "-" if half is None else f"{half / q.p50:.2f}",
     ]

@@ -19,8 +19,8 @@ HEADINGS = (
     "strategy",
     "mode",
     "ms a step\n(p20-p80)",
-    "forward/backward/\nwait, ms",
-    "encode/exchange/\ndecode, ms",
+    "forward/\nbackward/\nwait, ms",
+    "encode/\nexchange/\ndecode, ms",
     "sent a\nstep",
     "interface\n/ counted",
     "fp32\n/ this",
@@ -146,6 +146,6 @@ def cells(record: Record, baselines: dict[str, float]) -> list[str]:
         "/".join(f"{parts[p] * 1e3:.3g}" for p in ("forward", "backward", "wait")),
         "-" if parts["encode"] is None else "/".join(f"{parts[p] * 1e3:.3g}" for p in PARTS[-3:]),
         format_bytes(shown if sent is None else sent),
-        f"{shown / sent:.3f}" if sent and what["bits_per_second"] is not None else "-",
+        sweeps.framing(record),
         *(f"{baselines[b] / q.p50:.2f}" if b in baselines else "-" for b in (PLAIN, HALF)),
     ]

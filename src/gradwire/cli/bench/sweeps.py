@@ -77,12 +77,19 @@ def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def framing(record: Record) -> str:
+    """Bytes that the interface saw over those counted, where one rank has it to itself."""
+    sent, what = record.outcome["sent_bytes"], record.what
+    shared = what["bits_per_second"] is None or what["ranks_per_host"] > 1
+    return "-" if shared or not sent else f"{record.outcome['interface_bytes'] / sent:.3f}"
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> RenderableType:
     """Words to the left, numbers to the right."""
-    shown = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
+    shown = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     for column, heading in enumerate(headings):
         words = all(not row[column][:1].isdigit() for row in rows)
-        shown.add_column(heading, justify="left" if words else "right", no_wrap=words)
+        shown.add_column(heading, justify="left" if words else "right", overflow="fold")
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     return shown
