@@ -63,6 +63,29 @@ def assemble(
     return torch.cat([parts[i] for i in range(len(parts))]) if len(parts) > 1 else parts[0]
 
 
+def products(
+    layout: Layout,
+    batches: Sequence[Batch],
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    vectors: Sequence[int],
+    plain: Sequence[Tensor],
+    like: Tensor,
+) -> Tensor:
+    """The flat unit: P Qᵀ of all batches, written where it belongs, and the tensors that travelled as they are."""
+    flat = torch.empty_like(like)
+    pieces = layout.split(flat)
+    for batch, p, q in zip(batches, left, right, strict=True):
+        if len(batch.members) == 1:
+            torch.bmm(p, q.mT, out=pieces[batch.members[0]].view(1, batch.height, batch.width))
+        else:
+            places = [pieces[i].view(batch.height, batch.width) for i in batch.members]
+            torch._foreach_copy_(places, list((p @ q.mT).unbind()))
+    if vectors:
+        torch._foreach_copy_([pieces[i] for i in vectors], list(plain))
+    return flat
+
+
 def starts(batches: Sequence[Batch], ctx: Context, device: torch.device, *, warm: bool = True) -> list[Tensor]:
     """The right factors to begin with, by batch: (members, width, rank)."""
     names = ctx.layout.names
@@ -145,7 +168,7 @@ class Alternation:
             factors = yield from averaged(right, ctx)
         if self.warm:
             keep(batches, factors, ctx)
-        mean = assemble(batches, [p @ q.mT for p, q in zip(bases, factors, strict=True)], vectors, means)
+        mean = products(ctx.layout, batches, bases, factors, vectors, means, x)
         if not ctx.wants_own:
             return mean, None
-        return mean, assemble(batches, [p @ q.mT for p, q in zip(bases, right, strict=True)], vectors, plain)
+        return mean, products(ctx.layout, batches, bases, right, vectors, plain, x)

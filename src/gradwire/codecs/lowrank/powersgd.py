@@ -63,7 +63,7 @@ class PowerSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0)
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, shows=True)
 
     @property
     def settled(self) -> int:
