@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
     from gradwire.bench.demo import Plan
@@ -102,15 +101,14 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, str, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars() as progress:
         progress.console.print(f"Starting {plan.workers} workers; the configurations take turns.")
-        bars = {
+        tasks = {
             (link, label): progress.add_task(f"{link}: {label}", total=steps)
             for link, steps in plan.stages
             for label in plan.labels
         }
-        yield lambda link, label, done: progress.update(bars[link, label], completed=done)
+        yield lambda link, label, done: progress.update(tasks[link, label], completed=done)
 
 
 def summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, also on a terminal.")]
 RecordFile = Annotated[
@@ -31,6 +32,12 @@ def check_record(command: str, record: Path | None) -> None:
         raise ConfigError(
             f"{command}: `--record` must name a file that can be written, got {str(record)!r}; choose another"
         )
+
+
+def bars() -> Progress:
+    """Progress on stderr that leaves nothing behind; to be used in a `with` statement, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def emit(result: Any, as_json: bool, pretty: Callable[[], RenderableType]) -> None:

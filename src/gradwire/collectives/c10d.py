@@ -136,6 +136,8 @@ class _Peers:
             receive = send.new_empty((self.workers, *send.shape[1:]))
             wait = self._async(receive, lambda: _all_gather(receive, send, group=self.group, async_op=True))
             return lambda: Payload(wait(send))
+        if not send.numel():
+            return lambda: Payload(send)
         counts = [send[0].numel()] * self.workers
         swapped = self._swap(send.view(-1), counts, counts)
         return lambda: Payload(swapped().view_as(send))

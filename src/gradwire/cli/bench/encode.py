@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
     from gradwire.bench.encode import Measured, Plan
@@ -91,8 +90,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
     if not sys.stderr.isatty():
         yield lambda codec, size: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars() as progress:
         bar = progress.add_task("measuring", total=len(plan.codecs) * len(plan.sizes))
         yield lambda codec, size: progress.update(bar, advance=1, description=f"{codec}, {size:,} elements")
 

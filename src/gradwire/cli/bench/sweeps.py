@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from gradwire.cli.output import bars
 
 if TYPE_CHECKING:
     from gradwire.bench.sweep import Sweep
@@ -59,8 +60,7 @@ def _progress(sweep: Sweep) -> Iterator[Callable[[str, bool], None]]:
     if not sys.stderr.isatty():
         yield lambda title, runs: print(f"{'measuring' if runs else 'done before'}: {title}", file=sys.stderr)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars() as progress:
         bar = progress.add_task("starting", total=sweep.total)
         groups = itertools.count()  # before this one
         yield lambda title, runs: progress.update(bar, completed=next(groups), description=title)
