@@ -24,6 +24,11 @@ MAY_IMPORT = {
     "engine": {"core", "kernels", "memory", "collectives", "checkpoint"},
     "cluster": {"core", "memory", "collectives", "engine"},
     "tracing": {"core", "kernels", "collectives", "engine"},
+    "perf": {"core"},
+    "report": {"core", "perf"},
+    "reproduce": {"core", "perf"},
+    "workloads": {"core", "collectives", "tracing", "models", "perf"},
+    "planner": {"core", "perf", "workloads"},
     "integrations": {"core", "memory", "collectives", "checkpoint", "engine"},
     "bench": {
         "core",
@@ -36,8 +41,22 @@ MAY_IMPORT = {
         "integrations",
         "models",
         "lab",
+        "perf",
+        "workloads",
     },
-    "cli": {"core", "collectives", "tracing", "models", "bench", "lab"},
+    "cli": {
+        "core",
+        "collectives",
+        "tracing",
+        "models",
+        "bench",
+        "lab",
+        "perf",
+        "planner",
+        "workloads",
+        "report",
+        "reproduce",
+    },
     "__main__": {"cli"},
     "__init__": {"core", "cluster", "grace", "integrations"},
 }
@@ -62,7 +81,11 @@ OUTSIDE = {
     "matplotlib": ["report/*.py"],
 }
 # parts that must load without torch
-TORCH_FREE = ["core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py"]
+TORCH_FREE = [
+    *("core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py", "core/wire.py"),
+    "planner.py",
+    *(str(f.relative_to(ROOT)) for f in FILES if f.relative_to(ROOT).parts[0] in ("perf", "report", "reproduce")),
+]
 
 
 def part_of(path):

@@ -203,6 +203,10 @@ class Engine:
             owner_memory=self.memory.keeps and self.codec.traits.averages,
         )
 
+    def picked(self, layout: Layout) -> Layout:
+        """What of a unit the codec gets."""
+        return self._split(layout).picked
+
     def strategy_for(self, layout: Layout) -> Carrier | None:
         """What carries a unit; None for a codec that runs its own rounds."""
         # the ranks of a node send at the same time over one link: what counts is what all of them save

@@ -26,6 +26,7 @@ from gradwire.kernels.random import normal
 
 STEPS = 6  # of noise, until the memory of a codec without a fixed size has filled
 SCALE = 1e-3  # of the noise
+ROUNDS = "rounds"  # no strategy: the codec runs its own rounds of exchanges
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Trace:
     workers: int
     elements: int
     exchanges: tuple[TracedExchange, ...]
+    compressed: int = 0  # elements that the codec gets; the others travel as they are
+    strategy: str = ROUNDS  # that carries the codec
 
     @property
     def payload_bytes(self) -> int:
@@ -89,7 +92,17 @@ def trace(
         raise
     except (NotImplementedError, RuntimeError):  # a codec that looks at its data
         exchanges = run("cpu", 1, "none")
-    return Trace(codec if isinstance(codec, str) else codec.spec, workers, layout.numel, tuple(exchanges))
+    engine = Engine(built, strategy=strategy, compress=compress, workers=workers)
+    picked = engine.picked(layout)
+    carrier = engine.strategy_for(picked)
+    return Trace(
+        codec if isinstance(codec, str) else codec.spec,
+        workers,
+        layout.numel,
+        tuple(exchanges),
+        picked.numel,
+        ROUNDS if carrier is None else carrier.name,
+    )
 
 
 def _run(

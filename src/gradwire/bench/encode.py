@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import models
 from gradwire.bench import environment
 from gradwire.collectives import trace
 from gradwire.core.codec import codecs
@@ -55,6 +56,7 @@ class Plan:
     seconds: float = 4.0
     memory: str = "default"
     device: str = "cpu"
+    models: tuple[str, ...] = ()  # whose gradients are measured, too, with their own shapes
 
     def __post_init__(self) -> None:
         check = Check("bench encode")
@@ -62,6 +64,8 @@ class Plan:
             check.integer(name, getattr(self, name), 1)
         for size in self.sizes:
             check.integer("sizes", size, 1)
+        for name in self.models:
+            models.build(name)
         for spec in self.codecs:
             Engine(spec, memory=self.memory, workers=self.workers)  # refused now, not in the middle
         if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
@@ -74,7 +78,7 @@ class Plan:
         return (
             f"gradwire bench encode{listed} {' '.join(f'--size {s}' for s in self.sizes)} --workers {self.workers} "
             f"--threads {self.threads} --repeats {self.repeats} --seconds {self.seconds:g} --memory {self.memory} "
-            f"--device {self.device}"
+            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}"
         )
 
 
@@ -89,6 +93,7 @@ class Measured:
     copy: tuple[float, ...]
     kernels: dict[str, tuple[float, ...]]
     reference: dict[str, tuple[float, ...]]
+    model: str | None = None  # whose shapes the gradient has; None: one matrix
 
     def median(self, phase: str, which: str = "kernels") -> float:
         """Seconds of one phase, or of "total"."""
@@ -117,21 +122,23 @@ def run(plan: Plan, on_done: Callable[[str, int], None] = lambda codec, size: No
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
-        for size in plan.sizes:
+        subjects: list[int | str] = [*plan.sizes, *plan.models]
+        for subject in subjects:
             for spec in plan.codecs:
-                yield measure(spec, size, plan)
-                on_done(spec, size)
+                done = measure(spec, subject, plan)
+                yield done
+                on_done(spec, done.elements)
     finally:
         torch.set_num_threads(before)
 
 
-def measure(spec: str, size: int, plan: Plan) -> Measured:
-    """One codec at one size."""
+def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
+    """One codec on a matrix of so many elements, or on a model's gradients."""
     device = torch.device(plan.device)
-    layout = Layout.of([("matrix", (-(-size // WIDTH), min(size, WIDTH)))])
+    layout, compress = _layout(subject)
     x = SCALE * normal(Random().shared("bench"), (layout.numel,), device)
     target = torch.empty_like(x)
-    engines = [Engine(spec, memory=plan.memory, compress="all", workers=plan.workers) for _ in range(2)]
+    engines = [Engine(spec, memory=plan.memory, compress=compress, workers=plan.workers) for _ in range(2)]
     passes: list[list[dict[str, float]]] = [[], []]
     copies: list[float] = []
     started, rounds = time.perf_counter(), 0
@@ -145,7 +152,16 @@ def measure(spec: str, size: int, plan: Plan) -> Measured:
         rounds += 1
     kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
     strategy, payload = _sent(engines[0], x, layout)
-    return Measured(spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference)
+    model = subject if isinstance(subject, str) else None
+    return Measured(spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model)
+
+
+def _layout(subject: int | str) -> tuple[Layout, str]:
+    """The tensors, and which of them the codec gets."""
+    if isinstance(subject, int):
+        return Layout.of([("matrix", (-(-subject // WIDTH), min(subject, WIDTH)))]), "all"
+    parameters = models.build(subject).named_parameters()
+    return Layout.of((n, tuple(p.shape)) for n, p in parameters if p.requires_grad), "matrices"
 
 
 def one_pass(engine: Engine, x: Tensor, layout: Layout) -> dict[str, float]:
@@ -210,6 +226,7 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
                 "memory": plan.memory,
                 "threads": plan.threads,
                 "device": plan.device,
+                **({} if m.model is None else {"model": m.model}),
             },
             command=plan.command,
             time=now,
@@ -242,6 +259,7 @@ def from_records(records: Sequence[Record]) -> list[Measured]:
             (r.outcome["copy_seconds"],),
             {p: (s,) for p, s in r.outcome["seconds"].items()},
             {p: (s,) for p, s in r.outcome["reference_seconds"].items()},
+            r.what.get("model"),
         )
         for r in records
         if r.kind == KIND

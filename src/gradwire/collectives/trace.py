@@ -23,6 +23,7 @@ class TracedExchange:
     payload_bytes: int  # of this worker's own gradient
     sent_bytes: int  # that leave this worker by the network
     node_bytes: int = 0  # that leave it for others of its node
+    handed_bytes: int = 0  # that this worker hands in, results it relays included
 
 
 def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchange]:
@@ -40,7 +41,8 @@ def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchan
             meter = Meter()
             meter.count(exchange, workers, rank)
             kind = type(exchange).__name__.lower()
-            traced.append(TracedExchange(kind, round_, meter.payload_bytes, meter.sent_bytes, meter.node_bytes))
+            handed = exchange.payload_bytes if isinstance(exchange, Reduction) else exchange.payload.nbytes
+            traced.append(TracedExchange(kind, round_, meter.payload_bytes, meter.sent_bytes, meter.node_bytes, handed))
         answer = as_answer(request, [echo(e, workers) for e in batch])
         round_ += 1
 

@@ -17,11 +17,14 @@ those of the team, counted in its order; the exchanges of one tuple are all of o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
+
+from gradwire.core import wire
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Reduction:
 
     def sent_bytes(self, workers: int, rank: int) -> int:
         """Bytes that leave the worker, in a ring."""
-        return -(-2 * (workers - 1) * self.payload_bytes // workers)
+        return math.ceil(wire.reduced(self.payload_bytes, workers))
 
 
 class Sum(Reduction):
@@ -98,7 +101,7 @@ class Gather:
         return 0 if self.relay else self.payload.nbytes
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        return (workers - 1) * self.payload.nbytes
+        return int(wire.gathered(self.payload.nbytes, workers))
 
 
 @dataclass(frozen=True)

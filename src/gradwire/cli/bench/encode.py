@@ -35,6 +35,15 @@ def encode(
             "--size", metavar="N", help="Elements of the gradient; may be repeated.  [default: 2^16, 2^20, 2^23]"
         ),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="A model whose gradients are measured instead of one matrix; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", metavar="N", help="Workers whose payloads are decoded.")] = 4,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads of one worker.")] = 1,
     repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="Timed passes of each codec and size.")] = 15,
@@ -67,13 +76,14 @@ def encode(
     check_record("bench encode", record)
     plan = experiment.Plan(
         codecs=tuple(codec or codecs.names()),
-        sizes=tuple(size or experiment.SIZES),
+        sizes=tuple(size or (() if model else experiment.SIZES)),
         workers=workers,
         threads=threads,
         repeats=repeats,
         seconds=seconds,
         memory=memory,
         device=device,
+        models=tuple(model or ()),
     )
     measured = []
     with _progress(plan) as on_done:
@@ -91,7 +101,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
         yield lambda codec, size: None
         return
     with bars() as progress:
-        bar = progress.add_task("measuring", total=len(plan.codecs) * len(plan.sizes))
+        bar = progress.add_task("measuring", total=len(plan.codecs) * (len(plan.sizes) + len(plan.models)))
         yield lambda codec, size: progress.update(bar, advance=1, description=f"{codec}, {size:,} elements")
 
 
@@ -105,6 +115,7 @@ def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
             {
                 "codec": m.codec,
                 "elements": m.elements,
+                "model": m.model,
                 "strategy": m.strategy,
                 "payload_bytes": m.payload_bytes,
                 "seconds": {p: m.median(p) for p in (*PHASES, "total")},
@@ -146,7 +157,7 @@ def cells(m: Measured) -> list[str]:
     ours, plain = m.median("total"), m.median("total", "reference")
     return [
         m.codec,
-        f"{m.elements:,}",
+        f"{m.elements:,}" if m.model is None else m.model,
         *(f"{m.median(p) * 1e3:.3g}" for p in ("encode", "reduce", "decode")),
         f"{m.rate('encode') / 1e9:.2f}",
         f"{m.rate('total') / 1e9:.2f}",
