@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check docs mutants setup clean clean-kernels
+.PHONY: demo test check docs traces profiles mutants setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -17,6 +17,12 @@ check: setup
 
 docs: setup
 	$(BIN)/python docs/render.py
+
+traces: setup
+	$(BIN)/python docs/traces.py
+
+profiles: setup
+	$(BIN)/python docs/profiles.py
 
 mutants: setup
 	$(BIN)/python tests/mutants.py

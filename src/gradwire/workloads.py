@@ -182,6 +182,21 @@ def strategies_of(codec: str) -> list[str]:
     return [AUTO, *(s for s in possible(codecs.build(codec)) if s == ALL_GATHER and codec not in BASELINES)]
 
 
+def content(
+    model: ModelShape, codec: str, strategies: Sequence[str], anchors: Sequence[int] = ANCHORS
+) -> dict[str, Any]:
+    """One model and one codec, as `perf.workload.Traces` holds them."""
+    return {
+        "models": {model.name: _kept(model)},
+        "codecs": {codec: description(codec)},
+        "traces": {model.name: {codec: traced(model, codec, strategies, anchors)}},
+    }
+
+
+def _kept(model: ModelShape) -> dict[str, Any]:
+    return {"shapes": [list(s) for s in model.shapes], "shares": list(model.shares)}
+
+
 def catalogue(
     model_names: Sequence[str] | None = None,
     specs: Sequence[str] | None = None,
@@ -189,15 +204,15 @@ def catalogue(
 ) -> dict[str, Any]:
     """All that is shipped: every codec on every model."""
     chosen = list(specs or [*codecs.names(), *VARIANTS])
-    content: dict[str, Any] = {"models": {}, "codecs": {c: description(c) for c in chosen}, "traces": {}}
+    found: dict[str, Any] = {"models": {}, "codecs": {c: description(c) for c in chosen}, "traces": {}}
     for name in model_names or models.names():
-        found = model_shape(name)
-        content["models"][name] = {"shapes": [list(s) for s in found.shapes], "shares": list(found.shares)}
-        content["traces"][name] = {}
+        model = model_shape(name)
+        found["models"][name] = _kept(model)
+        found["traces"][name] = {}
         for codec in chosen:
-            content["traces"][name][codec] = traced(found, codec, strategies_of(codec))
+            found["traces"][name][codec] = traced(model, codec, strategies_of(codec))
             on_done(name, codec)
-    return content
+    return found
 
 
 def dump(content: dict[str, Any]) -> bytes:
@@ -218,15 +233,11 @@ def own(model: str, codec: str, strategy: str) -> Traces:
     if kept.is_file():
         with suppress(OSError, ValueError):
             return Traces(json.loads(gzip.decompress(kept.read_bytes())))
-    content = {
-        "models": {model: {"shapes": [list(s) for s in found.shapes], "shares": list(found.shares)}},
-        "codecs": {spec: description(spec)},
-        "traces": {model: {spec: traced(found, spec, [strategy])}},
-    }
+    made = content(found, spec, [strategy])
     with suppress(OSError):  # a cache that cannot be written costs a second next time
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(dump(content))
-    return Traces(content)
+        kept.write_bytes(dump(made))
+    return Traces(made)
 
 
 def _cache_file(model: ModelShape, spec: str, strategy: str) -> Path:

@@ -86,7 +86,11 @@ def sweep(
 
 
 def _measure(place: Place, settings: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    ranks = launch(_reduce_all, place.workers, (tuple(settings),), TIMEOUT, hosts=place.namespaces)
+    return merged(settings, launch(reduce_all, place.workers, (tuple(settings),), TIMEOUT, hosts=place.namespaces))
+
+
+def merged(settings: Sequence[Mapping[str, Any]], ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Measured]:
+    """What all ranks' shares of all settings say together."""
     return [_merge(setting, shares) for setting, *shares in zip(settings, *ranks, strict=True)]
 
 
@@ -110,11 +114,12 @@ def _merge(setting: Mapping[str, Any], shares: Sequence[dict[str, Any]]) -> Meas
 # -------------------------------------------------------------------- what each rank does
 
 
-def _reduce_all(rank: Rank, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def reduce_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Reduce in turns over the default group; returns this rank's share of each setting."""
     world = dist.group.WORLD
     assert world is not None
     channel = channel_over(world, torch.device("cpu"))
-    runs = [_Run(rank, setting, channel) for setting in settings]
+    runs = [_Run(setting, channel) for setting in settings]
     passes = max(s["repeats"] for s in settings) + WARM
     for turn in range(passes):
         for run in runs:
@@ -125,14 +130,13 @@ def _reduce_all(rank: Rank, settings: Sequence[Mapping[str, Any]]) -> list[dict[
 class _Run:
     """One setting on one rank."""
 
-    def __init__(self, rank: Rank, setting: Mapping[str, Any], channel: Channel) -> None:
+    def __init__(self, setting: Mapping[str, Any], channel: Channel) -> None:
+        rank, workers = dist.get_rank(), dist.get_world_size()
         elements: int = setting["elements"]
         rows, width = -(-elements // WIDTH), min(elements, WIDTH)
         self.layout = Layout.of([("matrix", (rows, width))])
-        self.x = normal(Random(rank=rank.rank).private("bench"), (self.layout.numel,), torch.device("cpu"))
-        self.engine = Engine(
-            setting["codec"], strategy=setting["strategy"], compress="all", rank=rank.rank, workers=rank.workers
-        )
+        self.x = normal(Random(rank=rank).private("bench"), (self.layout.numel,), torch.device("cpu"))
+        self.engine = Engine(setting["codec"], strategy=setting["strategy"], compress="all", rank=rank, workers=workers)
         self.driver = channel.driver(self.engine.teams)
         if self.engine.measured:
             self.driver.run(self.engine.measure(self.x.device))

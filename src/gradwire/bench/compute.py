@@ -41,6 +41,8 @@ def measure(
     torch.manual_seed(0)
     module = models.build(name, device=device)
     inputs = models.info(name).example(batch, device=device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

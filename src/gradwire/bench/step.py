@@ -171,10 +171,17 @@ def tensors_of(name: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _measure(place: Place, settings: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    ranks = launch(_train_all, place.workers, (tuple(settings),), TIMEOUT, hosts=place.namespaces)
+    ranks = launch(train_all, place.workers, (tuple(settings),), TIMEOUT, hosts=place.namespaces)
+    return merged(settings, ranks, place.workers)
+
+
+def merged(
+    settings: Sequence[Mapping[str, Any]], ranks: Sequence[Sequence[dict[str, Any]]], workers: int
+) -> list[Measured]:
+    """What all ranks' shares of all settings say together."""
     alone = [s["backward"] for s in (share[0] for share in ranks)]  # the first setting is without exchange
     return [
-        _merge(setting, shares, place.workers, sum(alone) / len(alone))
+        _merge(setting, shares, workers, sum(alone) / len(alone))
         for setting, *shares in zip(settings, *ranks, strict=True)
     ]
 
@@ -213,8 +220,8 @@ def _known_bytes(setting: Mapping[str, Any], workers: int) -> float | None:
 # -------------------------------------------------------------------- what each rank does
 
 
-def _train_all(rank: Rank, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Make all configurations' steps in turns; returns this rank's share of each."""
+def train_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Make all configurations' steps in turns over the default group; returns this rank's share of each."""
     runs = [_Run(setting) for setting in settings]
     open_runs = list(runs)
     while open_runs:

@@ -9,10 +9,14 @@ from typer.main import get_command
 
 from gradwire import __version__
 from gradwire.cli.bench import bench
+from gradwire.cli.calibrate import calibrate
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
 from gradwire.cli.lab import lab
+from gradwire.cli.report import report
+from gradwire.cli.reproduce import reproduce
 from gradwire.cli.size import size
+from gradwire.cli.validate import validate
 
 app = typer.Typer(
     name="gradwire",
@@ -20,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for function in (codecs, size, demo):
+for function in (codecs, size, demo, calibrate, validate, reproduce, report):
     app.command()(function)
 app.command(context_settings={"allow_interspersed_args": False})(lab)  # what follows CMD is CMD's
 app.add_typer(bench)

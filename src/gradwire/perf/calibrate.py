@@ -1,18 +1,21 @@
-"""A profile from records: what steps measured at one place say about models, codecs and the network.
+"""A profile from records: what was measured at one place says about models, codecs and the network.
 
-Step records (``gradwire bench step``) of one place, that is one number of hosts and one rate, hold the seconds of
-forward, backward and optimizer, and of encode, exchange and decode of each codec; the workload says how many
-elements, messages and bytes these were for. Each law is a sum of what it is made of, fitted by least squares of
-relative errors with no negative term:
+Records of steps (``gradwire bench step``) and of single gradients (``gradwire bench collective``) at one place, that is
+one number of hosts and one rate, hold the seconds of forward, backward and optimizer, and of encode, exchange and
+decode of each codec; the workload says how many elements, messages and bytes these were for. Each law is a sum of what
+it is made of, fitted by least squares of relative errors with no negative term:
 
-- encode, decode: a fixed part for each unit, and a part for each element;
-- exchange: a latency for each message, and seconds a byte, for each kind of exchange;
-- a model: forward and optimizer as in plain DDP, backward as without exchange.
+- encode, decode: a fixed part for each unit, and a part for each element; from steps, where caches are as cold as
+  they will be, or from single gradients if there are no steps;
+- exchange: what starts one, what a message costs, and seconds a byte for each kind of exchange;
+- a model: forward and optimizer as in plain DDP, backward as without exchange;
+- handling: what steps take beyond all that, by mode, for a step and for an element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -23,16 +26,19 @@ from gradwire.core.units import BITS_PER_BYTE, format_rate
 from gradwire.perf.cluster import KINDS, Cluster, Link
 from gradwire.perf.cost import cost
 from gradwire.perf.model import Prediction, predict, work
-from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile, Times
+from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile, Times, Whole, latest
 from gradwire.perf.timeline import Overlap
-from gradwire.perf.workload import OVERLAP, Workload
+from gradwire.perf.workload import BASELINES, Workload
 
 NOTHING, PLAIN, HALF = "no exchange", "fp32 DDP", "fp16 DDP"
 BASELINE_CODECS = {PLAIN: "none", HALF: "fp16"}
 LAUNCH_SECONDS = 1e-5  # the unit in which fixed parts are written
 PASS_BYTES_PER_SECOND = 1e10  # and the speed by which passes are counted: about what one core copies
 
-Find = Callable[[str, str, str, str, int], Workload]  # of model, codec, strategy, mode, workers
+STEP, COLLECTIVE = "step", "collective"
+DDP_WEIGHT = 5.0  # of plain DDP's exchanges in the network's law: nearly all of it is bytes, so it tells most of them
+
+Find = Callable[[Mapping[str, Any]], Workload]  # of a record's `what`
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,27 @@ class _Seen:
     workload: Workload
 
     def part(self, name: str) -> float | None:
-        value = self.record.outcome["parts_seconds"][name]
+        value = self.record.outcome["parts_seconds"].get(name)
         return None if value is None else float(value)
+
+    @property
+    def is_step(self) -> bool:
+        return self.record.kind == STEP
 
 
 def fit(records: Sequence[Record], find: Find, *, name: str, description: str, place: Place | None = None) -> Profile:
-    """The profile that step records of one place give; `place` says which if there are several."""
-    steps = [r for r in records if r.kind == "step" and r.what["bits_per_second"]]
+    """The profile that records of one place give; `place` says which if there are several."""
+    steps = [r for r in records if r.kind in (STEP, COLLECTIVE) and r.what["bits_per_second"]]
     places = sorted({Place.of(r.what) for r in steps}, key=lambda p: (p.hosts, p.bits_per_second))
     if place is None and len(places) != 1:
         listed = "; ".join(map(str, places)) or "none"
-        raise ConfigError(f"calibrate: step records of one place are wanted, got: {listed}; choose one")
+        raise ConfigError(f"calibrate: records of one place are wanted, got: {listed}; choose one with --place")
     where = place or places[0]
     here = [r for r in steps if Place.of(r.what) == where]
     if not here:
-        raise ConfigError(f"calibrate: there is no step record of {where}; measure there: gradwire bench step")
-    usual = [r for r in here if r.what["configuration"] != NOTHING and _ours(r)]
-    seen = [_Seen(r, find(*_question(r), where.workers)) for r in usual]
+        raise ConfigError(f"calibrate: there is no record of {where}; measure there: gradwire bench step")
+    seen = [_Seen(r, find(r.what)) for r in here if modelled(r)]
+    models = _models([r for r in here if r.kind == STEP])
     first = Profile(
         name=name,
         description=description,
@@ -89,12 +99,12 @@ def fit(records: Sequence[Record], find: Find, *, name: str, description: str, p
             pass_bytes_per_second=PASS_BYTES_PER_SECOND,
             source="measured: the machine's memory, shared by all ranks; launch and pass are units of count only",
         ),
-        network=_network(seen, where),
+        network=_network(seen, where, models),
         inside=Link(latency_seconds=0.0, bits_per_second=where.bits_per_second),
         inside_source="assumed: ranks of one host are as far from each other as hosts are",
         overlap=Overlap(1.0, 0.0),
         overlap_source="assumed: backward and exchange have a core each and do not disturb each other",
-        models=_models(here),
+        models=models,
         codecs=_codecs(seen, where),
         about=_about(here, where),
     )
@@ -102,25 +112,28 @@ def fit(records: Sequence[Record], find: Find, *, name: str, description: str, p
 
 
 def _with_rest(profile: Profile, seen: Sequence[_Seen], place: Place) -> Profile:
-    """With what the laws so far leave unexplained of the wait: of DDP's FP16 hook, and of a codec's step."""
-    half = [s for s in seen if s.workload.codec == "fp16"]
-    ours = [s for s in seen if s.part("encode") is not None]
+    """With what the laws so far leave unexplained of a step: of DDP's FP16 hook, and of codecs."""
+    steps = [s for s in seen if s.is_step]
+    half = [s for s in steps if s.workload.codec == "fp16"]
+    ours = [s for s in steps if s.part("encode") is not None]
     codecs = dict(profile.codecs)
     if half:
         fixed, each = _unexplained(replace(profile, codecs=codecs | {"fp16": codecs["none"]}), half, place)
         source = f"measured: what torch's hook adds to the wait of FP32 DDP's law ({place})"
         codecs["fp16"] = CodecCost(encode=_as_law(fixed, each), decode=Law(), source=source)
-    handling = _as_law(*_unexplained(profile, ours, place)) if ours else Law()
+    handling = {
+        mode: _as_law(*_unexplained(profile, group, place)) for mode, group in grouped(ours, lambda s: s.workload.mode)
+    }
     return replace(profile, codecs=codecs, device=replace(profile.device, handling=handling))
 
 
 def _unexplained(profile: Profile, seen: Sequence[_Seen], place: Place) -> list[float]:
-    """Seconds a step and an element by which measured waits are longer than predicted ones."""
+    """Seconds a step and an element by which measured steps are longer than predicted ones."""
     rows, values, weights = [], [], []
     for s in seen:
-        predicted = predict_record(s.record, s.workload, profile).parts["wait"]
+        predicted = predict_record(s.record, s.workload, profile).step_seconds
         rows.append([1.0, float(s.workload.elements)])
-        values.append(max(0.0, (s.part("wait") or 0.0) - predicted))
+        values.append(max(0.0, s.record.quantiles.p50 - predicted))
         weights.append(1 / s.record.quantiles.p50)
     return solve(rows, values, weights)
 
@@ -133,7 +146,7 @@ def predict_record(record: Record, workload: Workload, profile: Profile) -> Pred
         batch=what["batch"],
         gpus=what["hosts"] * what["ranks_per_host"],
         gpus_per_node=what["ranks_per_host"],
-        bandwidth=what["bits_per_second"],
+        bandwidth=what["bits_per_second"] * _available(record) / profile.about.get("available", 1.0),
         codec=workload.codec,
         strategy=workload.strategy,
         mode=workload.mode,
@@ -142,16 +155,17 @@ def predict_record(record: Record, workload: Workload, profile: Profile) -> Pred
     )
 
 
-def _ours(record: Record) -> bool:
-    """A codec of gradwire, or DDP itself; torch's own PowerSGD is measured beside, and not modelled."""
+def modelled(record: Record) -> bool:
+    """Of a codec of gradwire, or DDP itself; torch's own PowerSGD is measured beside, and not modelled."""
+    if record.kind == COLLECTIVE:
+        return True
     return "mode" in record.what or record.what["configuration"] in BASELINE_CODECS
 
 
-def _question(record: Record) -> tuple[str, str, str, str]:
-    """Model, codec, strategy and mode of a record."""
-    what = record.what
-    codec = BASELINE_CODECS.get(what["configuration"], what["configuration"])
-    return what["model"], codec, what.get("strategy", "auto"), what.get("mode", OVERLAP)
+def _available(record: Record) -> float:
+    """The share of the nominal rate that was free when all hosts sent at once, probed before the run; 1 if unknown."""
+    probed = record.outcome.get("network", {}).get("payload_bits_per_second_together")
+    return statistics.median(probed) / record.what["bits_per_second"] if probed else 1.0
 
 
 def _about(records: Sequence[Record], place: Place) -> dict[str, Any]:
@@ -159,6 +173,7 @@ def _about(records: Sequence[Record], place: Place) -> dict[str, Any]:
     return {
         "place": str(place),
         "records": len(records),
+        "available": _available(first),
         "cpu": first.environment["cpu"],
         "cores": first.environment["cores"],
         "torch": first.environment["torch"],
@@ -173,13 +188,16 @@ def _about(records: Sequence[Record], place: Place) -> dict[str, Any]:
 
 def _models(records: Sequence[Record]) -> dict[str, tuple[Times, ...]]:
     found: dict[str, list[Times]] = {}
-    for (model, batch), group in _grouped(records, lambda r: (r.what["model"], r.what["batch"])):
+    for (model, batch), group in grouped(records, lambda r: (r.what["model"], r.what["batch"])):
         by_label = {r.what["configuration"]: r.outcome["parts_seconds"] for r in group}
         if NOTHING not in by_label:
             continue
         plain = by_label.get(PLAIN, by_label[NOTHING])
+        alone = next(r for r in group if r.what["configuration"] == NOTHING)
+        late = alone.quantiles.p50 - sum(by_label[NOTHING][p] for p in ("forward", "backward", "optimizer"))
         times = Times(
             batch=batch,
+            jitter_seconds=max(0.0, late) / latest(alone.what["hosts"] * alone.what["ranks_per_host"]),
             forward_seconds=plain["forward"],
             backward_seconds=by_label[NOTHING]["backward"],
             optimizer_seconds=plain["optimizer"],
@@ -189,7 +207,8 @@ def _models(records: Sequence[Record]) -> dict[str, tuple[Times, ...]]:
     return {model: tuple(sorted(times, key=lambda t: t.batch)) for model, times in found.items()}
 
 
-def _grouped(records: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, list[Any]]]:
+def grouped(records: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, list[Any]]]:
+    """By a key, in its order."""
     return [(k, list(g)) for k, g in groupby(sorted(records, key=key), key=key)]
 
 
@@ -202,13 +221,14 @@ def _codecs(seen: Sequence[_Seen], place: Place) -> dict[str, CodecCost]:
             encode=Law(), decode=Law(), source="assumed: DDP divides and copies inside its own measured times"
         )
     }
-    ours = [s for s in seen if s.part("encode") is not None]
-    for codec, group in _grouped(ours, lambda s: s.workload.codec):
-        costs[codec] = _law(group, place)
+    ours = [s for s in seen if s.part("encode") is not None and s.workload.codec not in BASELINES]
+    for codec, group in grouped(ours, lambda s: s.workload.codec):
+        steps = [s for s in group if s.is_step]
+        costs[codec] = _law(steps or group, place, "training steps" if steps else "single gradients")
     return costs
 
 
-def _law(group: Sequence[_Seen], place: Place) -> CodecCost:
+def _law(group: Sequence[_Seen], place: Place, what: str) -> CodecCost:
     encode_rows, encode_seen, decode_rows, decode_seen = [], [], [], []
     for s in group:
         units = s.workload.units
@@ -223,11 +243,31 @@ def _law(group: Sequence[_Seen], place: Place) -> CodecCost:
         )
         decode_seen.append(max(0.0, (s.part("decode") or 0.0) - again))
     fixed_decode, each_decode = solve(decode_rows, decode_seen)
+    source = f"measured: in {len(group)} configurations of {what} ({place})"
+    wholes = {
+        model: Whole(
+            encode_seconds=_mean(s.part("encode") or 0.0 for s in members),
+            decode_seconds=_mean(_decoded_once(s, place.workers) for s in members),
+            source=source,
+        )
+        for model, members in grouped([s for s in group if s.is_step], lambda s: s.workload.model)
+    }
     return CodecCost(
-        encode=_as_law(fixed, each),
-        decode=_as_law(fixed_decode, each_decode),
-        source=f"measured: in {len(group)} training steps ({place})",
+        encode=_as_law(fixed, each), decode=_as_law(fixed_decode, each_decode), source=source, models=wholes
     )
+
+
+def _decoded_once(s: _Seen, workers: int) -> float:
+    """Seconds of decoding the model's gradients once, given what a strategy decodes and encodes again."""
+    works = [(u.compressed, *work(u, workers)) for u in s.workload.units]
+    elements = max(1, sum(c for c, _, _ in works))
+    again = sum(c * (e - 1) for c, e, _ in works) / elements * (s.part("encode") or 0.0)
+    times = sum(c * d for c, _, d in works) / elements
+    return max(0.0, (s.part("decode") or 0.0) - again) / max(1.0, times)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
 
 
 def _as_law(fixed: float, each: float) -> Law:
@@ -237,26 +277,27 @@ def _as_law(fixed: float, each: float) -> Law:
 # -------------------------------------------------------------------- network
 
 
-def _network(seen: Sequence[_Seen], place: Place) -> Network:
-    """What starts an exchange, what a message costs, and seconds a byte: of sums, and of rows that go to peers."""
-    rows, values = [], []
+def _network(seen: Sequence[_Seen], place: Place, models: Mapping[str, Sequence[Times]]) -> Network:
+    """What starts an exchange, what a message costs, and seconds a byte of each kind."""
+    rows, values, weights = [], [], []
     for s in seen:
-        spent = _exchanged(s)
-        if spent is not None:
+        spent = (_exchanged(s) or 0.0) - (_late(s, models, place) if s.is_step else 0.0)
+        if spent > 0:
             rows.append(_exchange_row(s.workload, place.workers))
             values.append(spent)
+            weights.append((DDP_WEIGHT if s.workload.codec == "none" else 1.0) / spent)
     if not rows:
         raise ConfigError("calibrate: no record says what exchanges cost; measure at least one codec there")
-    start, latency, *per_byte = solve(rows, values)
+    start, latency, *per_byte = solve(rows, values, weights)
     ideal = BITS_PER_BYTE / place.bits_per_second
-    used = {kind: min(1.0, ideal / b) if b else 1.0 for kind, b in zip(("sum", "rows"), per_byte, strict=True)}
+    used = {kind: min(1.0, ideal / b) for kind, b in zip(KINDS, per_byte, strict=True) if b}
     return Network(
         start_seconds=start,
         latency_seconds=latency,
-        efficiency=used["sum"],
-        source=f"measured: {len(rows)} configurations' exchanges in training steps, {place}",
+        efficiency=used.get("sum", 1.0),
+        source=f"measured: exchanges of {len(rows)} configurations, {place}",
         bits_per_second=place.bits_per_second,
-        kinds={kind: {"efficiency": used["rows"]} for kind in KINDS if kind != "sum"} if per_byte[1] else {},
+        kinds={kind: {"efficiency": share} for kind, share in used.items() if kind != "sum"},
     )
 
 
@@ -269,17 +310,23 @@ def _exchanged(s: _Seen) -> float | None:
     return wait if s.workload.codec == "none" and wait > 5 * backward else None
 
 
+def _late(s: _Seen, models: Mapping[str, Sequence[Times]], place: Place) -> float:
+    """What of a step's exchange is waiting for the slowest rank to begin."""
+    what = s.record.what
+    return next((t.slowest(place.workers) for t in models.get(what["model"], ()) if t.batch == what["batch"]), 0.0)
+
+
 def _exchange_row(workload: Workload, workers: int) -> list[float]:
-    """Rounds, messages one after the other, bytes of sums, bytes of rows."""
-    rounds, messages, sums, others = 0.0, 0.0, 0.0, 0.0
+    """Rounds, messages one after the other, and bytes of each kind."""
+    rounds, messages, sent = 0.0, 0.0, dict.fromkeys(KINDS, 0.0)
     for unit in workload.units:
         for _, group in groupby(sorted(unit.exchanges, key=lambda e: e.round), key=lambda e: e.round):
             exchanges = list(group)
             rounds += 1
             messages += max(_messages(e.kind, workers) for e in exchanges)
-            sums += sum(e.sent_bytes(workers) for e in exchanges if e.kind in ("sum", "max"))
-            others += sum(e.sent_bytes(workers) for e in exchanges if e.kind not in ("sum", "max"))
-    return [rounds, messages, sums, others]
+            for e in exchanges:
+                sent["sum" if e.kind == "max" else e.kind] += e.sent_bytes(workers)
+    return [rounds, messages, *sent.values()]
 
 
 def _messages(kind: str, workers: int) -> float:

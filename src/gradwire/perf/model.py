@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
 from gradwire.core.errors import ConfigError
@@ -20,7 +21,7 @@ from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
 from gradwire.perf.cluster import Cluster, Link
-from gradwire.perf.cost import cost, together
+from gradwire.perf.cost import WAYS, cost, together
 from gradwire.perf.profile import CodecCost, Profile, Times
 from gradwire.perf.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
 from gradwire.perf.workload import AFTER, BASELINES, OVERLAP, Unit, Workload, shipped
@@ -80,6 +81,7 @@ def predict(
     encode_speed: float = 1.0,
     ratio: float = 1.0,
     backward: float | None = None,
+    sums: str = "ring",
     workload: Workload | None = None,
 ) -> Prediction:
     """The step of one model with one codec on one cluster.
@@ -94,9 +96,10 @@ def predict(
         compute_speed, encode_speed: how many times as fast as the profile's device.
         ratio: payloads so many times as small as the codec's.
         backward: seconds of the backward pass, instead of the profile's; forward is taken as half of it then.
+        sums: how all-reduces travel: ``"ring"``, ``"tree"``, ``"hierarchical"`` or ``"parameter_server"``.
         workload: instead of the shipped one, for codecs and models of your own (`gradwire.planner` finds it).
     """
-    _check(mode, accumulate, compute_speed, encode_speed, ratio, backward)
+    _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     profile = Profile.load(hardware)
     cluster = profile.cluster(gpus, gpus_per_node, bandwidth, latency)
     times = profile.times(model, batch) if backward is None else _given(batch, backward)
@@ -113,11 +116,12 @@ def predict(
             f"measure it: gradwire calibrate --codec {workload.codec}"
         )
     expense, source = found
-    units = _Units(workload, profile, cluster, strategy, expense, encode_speed, ratio)
+    units = _Units(workload, profile, cluster, strategy, expense, encode_speed, ratio, sums)
     jobs = [units.job(unit) for unit in workload.units] if gpus > 1 else []
     work = times.backward_seconds / compute_speed
     baseline = workload.codec in BASELINES
-    handling = 0.0 if baseline or not jobs else units.handling()
+    late = times.slowest(gpus) / compute_speed
+    handling = late + (0.0 if baseline or not jobs else units.handling())
     line = simulate(work, [j.job for j in jobs], profile.overlap, one_lane=not baseline)
     forward, optimizer = times.forward_seconds / compute_speed, times.optimizer_seconds / compute_speed
     extra = units.memory_bytes() if gpus > 1 else 0.0
@@ -152,10 +156,17 @@ def predict(
 
 
 def _check(
-    mode: str, accumulate: int, compute_speed: float, encode_speed: float, ratio: float, backward: float | None
+    mode: str,
+    sums: str,
+    accumulate: int,
+    compute_speed: float,
+    encode_speed: float,
+    ratio: float,
+    backward: float | None,
 ) -> None:
     check = Check("gradwire")
     check.one_of("mode", mode, MODES)
+    check.one_of("sums", sums, WAYS["sum"])
     check.integer("accumulate", accumulate, 1)
     for name, value in (("compute_speed", compute_speed), ("encode_speed", encode_speed), ("ratio", ratio)):
         check.number(name, value, 1e-6, 1e6, "a factor above 0, such as 2 for twice as fast or small")
@@ -175,9 +186,13 @@ def _given(batch: int, backward: float) -> Times:
 
 
 def work(unit: Unit, workers: int) -> tuple[float, float]:
-    """How many gradients a worker encodes and decodes for a unit, by the strategy that carries it."""
-    by_strategy = {ALL_GATHER: (1.0, float(workers)), SHARED: (1 + 1 / workers, 2.0)}
-    return by_strategy.get(unit.strategy, (1.0, 1.0))
+    """How many gradients a worker encodes and decodes for a unit."""
+    return strategy_work(unit.strategy, workers)
+
+
+def strategy_work(strategy: str, workers: int) -> tuple[float, float]:
+    """The same, by the strategy that carries it: sums and a codec's own rounds take one of each."""
+    return {ALL_GATHER: (1.0, float(workers)), SHARED: (1 + 1 / workers, 2.0)}.get(strategy, (1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -201,6 +216,7 @@ class _Units:
     expense: CodecCost
     encode_speed: float
     ratio: float
+    sums: str
 
     @property
     def peers(self) -> int:
@@ -232,7 +248,7 @@ class _Units:
         """Of one gradient: by the law, or by the share of a whole model's figure."""
         whole = self.expense.models.get(self.workload.model)
         if whole is not None:
-            part = elements / max(1, sum(u.compressed for u in self.workload.units))
+            part = elements / max(1, self._compressed)
             return whole.encode_seconds * part, whole.decode_seconds * part
         device = self.profile.device
         if self.expense.encode is None or self.expense.decode is None:
@@ -246,25 +262,31 @@ class _Units:
     def handling(self) -> float:
         """What a step costs beside its units."""
         device = self.profile.device
-        return device.handling.seconds(self.workload.elements, device) / self.encode_speed
+        law = device.handling.get(self.workload.mode)
+        return 0.0 if law is None else law.seconds(self.workload.elements, device) / self.encode_speed
 
     def _rounds(self, unit: Unit) -> list[float]:
         """Seconds of each round of exchanges."""
         rounds = groupby(sorted(unit.exchanges, key=lambda e: e.round), key=lambda e: e.round)
-        cluster = self._across() if self.strategy == HIERARCHICAL else self.cluster
-        way = SERVER if self.strategy == SERVER else None
+        cluster = self._across if self.strategy == HIERARCHICAL else self.cluster
         if cluster.gpus == 1:
             return []
         return [
-            together(
-                [
-                    cost(e.kind, e.num_bytes / self.ratio, cluster, way if e.kind in ("sum", "gather") else None)
-                    for e in es
-                ]
-            )
-            for _, es in rounds
+            together([cost(e.kind, e.num_bytes / self.ratio, cluster, self._way(e.kind)) for e in exchanges])
+            for _, exchanges in rounds
         ]
 
+    def _way(self, kind: str) -> str | None:
+        """How an exchange travels; None: as is usual for its kind."""
+        if kind in ("sum", "max"):
+            return SERVER if self.strategy == SERVER else self.sums
+        return SERVER if self.strategy == SERVER and kind == "gather" else None
+
+    @cached_property
+    def _compressed(self) -> int:
+        return sum(u.compressed for u in self.workload.units)
+
+    @cached_property
     def _across(self) -> Cluster:
         """Between nodes: all GPUs of one send their shares at once, so its card carries what one GPU would alone."""
         return replace(self.cluster, gpus=self.cluster.nodes, gpus_per_node=1)

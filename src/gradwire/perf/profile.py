@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.registry import Check
 from gradwire.perf.cluster import KINDS, Cluster, Link, check_gpus, check_rate
 from gradwire.perf.timeline import Overlap
+from gradwire.perf.workload import shipped
 
 SOURCES = ("measured", "published", "inferred", "assumed")
 LOCAL = "this-machine"
@@ -45,7 +47,7 @@ class Device:
     launch_seconds: float
     pass_bytes_per_second: float
     source: str
-    handling: Law = Law()  # of a step whose gradients a codec reduces, whichever: queues, joining, copying back
+    handling: Mapping[str, Law] = field(default_factory=dict)  # by mode: queues, joining and copying of a codec's step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,11 @@ class Times:
     optimizer_seconds: float
     source: str
     memory_bytes: float | None = None
+    jitter_seconds: float = 0.0  # standard deviation of a rank's step: the slowest one keeps all others waiting
+
+    def slowest(self, ranks: int) -> float:
+        """By how much the slowest of so many ranks is expected to be later than their mean."""
+        return self.jitter_seconds * latest(ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +153,24 @@ class Profile:
 
     def cost(self, codec: str) -> tuple[CodecCost, str] | None:
         """What is known of a codec's cost, and its source; with other parameters of the same codec if need be."""
-        if codec in self.codecs:
-            return self.codecs[codec], self.codecs[codec].source
+        written = next((c for c in self.codecs if c == codec or shipped().spec(c) == codec), None)
+        if written is not None:
+            return self.codecs[written], self.codecs[written].source
         name = codec.partition("(")[0]
         near = [c for c in self.codecs if c.partition("(")[0] == name]
         if not near:
             return None
         return self.codecs[near[0]], f"inferred: as {near[0]}, which is {self.codecs[near[0]].source}"
+
+
+@cache
+def latest(ranks: int) -> float:
+    """The mean of the largest of so many standard normal numbers (Blom's approximation of its place).
+
+    >>> round(latest(2), 2), round(latest(8), 2)
+    (0.59, 1.43)
+    """
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def names() -> list[str]:
@@ -186,7 +204,7 @@ def parse(content: Mapping[str, Any]) -> Profile:
     profile = Profile(
         name=content["name"],
         description=content["description"],
-        device=Device(**content["device"] | {"handling": Law(**content["device"].get("handling", {}))}),
+        device=_device(content["device"]),
         network=Network(**network),
         inside=Link(latency_seconds=inside["latency_seconds"], bits_per_second=inside["bits_per_second"]),
         inside_source=inside["source"],
@@ -201,6 +219,11 @@ def parse(content: Mapping[str, Any]) -> Profile:
     )
     _check(profile)
     return profile
+
+
+def _device(entry: Mapping[str, Any]) -> Device:
+    laws = {mode: Law(**law) for mode, law in entry.get("handling", {}).items()}
+    return Device(**{**entry, "handling": laws})
 
 
 def _codec_cost(codec: str, entry: Mapping[str, Any]) -> CodecCost:
@@ -250,6 +273,7 @@ def _at_batch(entries: tuple[Times, ...], batch: int) -> Times:
         backward_seconds=_on_line(low, high, batch, "backward_seconds"),
         optimizer_seconds=low.optimizer_seconds,  # goes by parameters, not by examples
         source=how,
+        jitter_seconds=_on_line(low, high, batch, "jitter_seconds"),
     )
 
 

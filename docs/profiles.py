@@ -1,0 +1,67 @@
+"""Makes src/gradwire/perf/data/h200*.toml from records under results/: `make profiles`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gradwire.core import records
+from gradwire.perf import device
+from gradwire.perf.cluster import Link
+from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile
+from gradwire.perf.text import dump
+from gradwire.perf.timeline import Overlap
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "src" / "gradwire" / "perf" / "data"
+FILES = (
+    "compute_h200_2026-11-15.jsonl",
+    "encode_h200-models_2026-11-15.jsonl",
+    "encode_h200-plain-torch_2026-11-15.jsonl",
+)
+PRECISIONS = {"h200": "tf32", "h200-bf16": "bf16", "h200-fp32": "fp32"}
+
+BASE = Profile(
+    name="h200",
+    description="",
+    device=Device(
+        memory_bytes=1.41e11, launch_seconds=1e-5, pass_bytes_per_second=1e12, source="published: NVIDIA, H200 141 GB"
+    ),
+    network=Network(
+        latency_seconds=1.5e-5,
+        efficiency=0.92,
+        source="assumed: 15 us a hop, 92 % of the nominal rate for payloads, as all-reduce had on shaped links",
+    ),
+    inside=Link(latency_seconds=5e-6, bits_per_second=3.2e12),
+    inside_source="assumed: NVLink 4, 400 GB/s of its 450 GB/s a direction",
+    overlap=Overlap(1.07, 1.0),
+    overlap_source="published: utility.txt section 4.1, backward 1.04 to 1.1 times slower while exchanging (V100); "
+    "encode and backward taking turns is assumed",
+    models={},
+    codecs={
+        "none": CodecCost(encode=Law(), decode=Law(), source="assumed: DDP sums gradients where they lie"),
+    },
+)
+
+
+def profiles() -> dict[str, Profile]:
+    """By file name."""
+    found = [r for name in FILES for r in records.load(ROOT / "results" / name)]
+    return {
+        name: device.fit(
+            found,
+            BASE,
+            name=name,
+            description=f"NVIDIA H200: models in {precision} and codecs in plain torch measured, network assumed",
+            precision=precision,
+        )
+        for name, precision in PRECISIONS.items()
+    }
+
+
+def main() -> None:
+    for name, profile in profiles().items():
+        (DATA / f"{name}.toml").write_text(dump(profile), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

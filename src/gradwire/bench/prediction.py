@@ -1,0 +1,109 @@
+"""Predicted against measured: what a calibrated profile says of settings that it has not seen.
+
+One record a setting, of kind "prediction": its `what` is that of the measured one, its sample the predicted seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from gradwire import workloads
+from gradwire.bench import environment
+from gradwire.bench.collective import WIDTH
+from gradwire.bench.step import OWN, build, example
+from gradwire.core.codec import codecs
+from gradwire.core.records import Quantiles, Record
+from gradwire.core.registry import to_spec
+from gradwire.perf import calibrate
+from gradwire.perf.calibrate import BASELINE_CODECS, NOTHING, STEP, Place
+from gradwire.perf.profile import Profile
+from gradwire.perf.workload import OVERLAP, ModelShape, Traces, Workload
+
+KIND = "prediction"
+
+
+def workload_of(what: Mapping[str, Any]) -> Workload:
+    """What the setting of a step or collective record exchanges, traced for just that number of workers."""
+    workers = what["hosts"] * what["ranks_per_host"]
+    if "configuration" in what:
+        label = what["configuration"]
+        model, codec, mode = what["model"], BASELINE_CODECS.get(label, label), what.get("mode", OVERLAP)
+        return _workload(model, to_spec(codecs.build(codec)), what.get("strategy", "auto"), mode, workers)
+    elements = what["elements"]
+    matrix = (-(-elements // WIDTH), min(elements, WIDTH))
+    return _workload(matrix, to_spec(codecs.build(what["codec"])), what["strategy"], "after_backward", workers)
+
+
+@cache
+def _workload(subject: str | tuple[int, int], codec: str, strategy: str, mode: str, workers: int) -> Workload:
+    shape = ModelShape("matrix", (subject,), (1.0,)) if isinstance(subject, tuple) else _shape(subject)
+    traces = Traces(workloads.content(shape, codec, [strategy], (workers,)))
+    return traces.workload(shape.name, codec, strategy, mode, workers)
+
+
+@cache
+def _shape(model: str) -> ModelShape:
+    if model != OWN:
+        return workloads.model_shape(model)
+    module = build(model)
+    inputs = tuple(t.to("meta") for t in example(model, module, 2))
+    return workloads.shape(model, module.to("meta"), inputs)
+
+
+def predict_all(
+    records: Sequence[Record],
+    profile: Profile,
+    calibrated_on: Place | None = None,
+    on_done: Callable[[], None] = lambda: None,
+) -> list[Record]:
+    """A prediction for every step record that the model is about, except those the profile was made from."""
+    commit, dirty = environment.commit()
+    now, found = environment.now(), []
+    drift = _drifts(records, profile)
+    for record in records:
+        on_done()
+        if record.kind != STEP or not calibrate.modelled(record) or Place.of(record.what) == calibrated_on:
+            continue
+        if record.what["model"] not in profile.models:
+            continue
+        predicted = calibrate.predict_record(record, workload_of(record.what), profile)
+        seconds, measured = predicted.step_seconds, record.quantiles.p50
+        found.append(
+            dataclasses.replace(
+                record,
+                kind=KIND,
+                command="gradwire validate",
+                time=now,
+                commit=commit,
+                dirty=dirty,
+                unit="seconds a step, predicted",
+                quantiles=Quantiles.of([seconds]),
+                samples=(seconds,),
+                outcome={
+                    "measured_seconds": measured,
+                    "measured_time": record.time,
+                    "error": seconds / measured - 1,
+                    "spread": (record.quantiles.p80 - record.quantiles.p20) / (2 * measured),
+                    "drift": drift.get((record.time, record.what["model"])),
+                    "parts_seconds": predicted.parts,
+                    "profile": profile.name,
+                    "calibrated_on": dict(profile.about),
+                },
+            )
+        )
+    return found
+
+
+def _drifts(records: Sequence[Record], profile: Profile) -> dict[tuple[str, str], float]:
+    """By run and model: how much slower the step without exchange was than when the profile was made."""
+    found = {}
+    for record in records:
+        model = record.what.get("model", "")
+        if record.kind == STEP and record.what["configuration"] == NOTHING and model in profile.models:
+            parts = record.outcome["parts_seconds"]
+            then = profile.times(model, record.what["batch"])
+            found[record.time, model] = parts["backward"] / then.backward_seconds - 1
+    return found
