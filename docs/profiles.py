@@ -1,11 +1,12 @@
-"""Makes src/gradwire/perf/data/h200*.toml from records under results/: `make profiles`."""
+"""Makes src/gradwire/perf/data/{h200*.toml,accuracy.json} from records under results/: `make profiles`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gradwire.core import records
-from gradwire.perf import device
+from gradwire.perf import device, validate
 from gradwire.perf.cluster import Link
 from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile
 from gradwire.perf.text import dump
@@ -18,6 +19,7 @@ FILES = (
     "encode_h200-models_2026-11-15.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
 )
+PREDICTIONS = "prediction_xeon_2026-11-15.jsonl"
 PRECISIONS = {"h200": "tf32", "h200-bf16": "bf16", "h200-fp32": "fp32"}
 
 BASE = Profile(
@@ -34,8 +36,8 @@ BASE = Profile(
     inside=Link(latency_seconds=5e-6, bits_per_second=3.2e12),
     inside_source="assumed: NVLink 4, 400 GB/s of its 450 GB/s a direction",
     overlap=Overlap(1.07, 1.0),
-    overlap_source="published: utility.txt section 4.1, backward 1.04 to 1.1 times slower while exchanging (V100); "
-    "encode and backward taking turns is assumed",
+    overlap_source="published: On the Utility of Gradient Compression, section 4.1: backward 1.04 to 1.1 times slower "
+    "while exchanging (V100); encode and backward taking turns is assumed",
     models={},
     codecs={
         "none": CodecCost(encode=Law(), decode=Law(), source="assumed: DDP sums gradients where they lie"),
@@ -61,6 +63,8 @@ def profiles() -> dict[str, Profile]:
 def main() -> None:
     for name, profile in profiles().items():
         (DATA / f"{name}.toml").write_text(dump(profile), encoding="utf-8")
+    found = validate.accuracy(records.load(ROOT / "results" / PREDICTIONS))
+    (DATA / "accuracy.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from gradwire import planner
 from gradwire.bench import demo, encode
 from gradwire.cli.app import command
 from gradwire.cli.bench.encode import HEADINGS, cells
@@ -27,9 +29,10 @@ from gradwire.core.records import Record, load
 
 sys.path.insert(0, str(Path(__file__).parent))
 import network
+import prediction
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- demo:begin -->\n", "<!-- demo:end -->\n"
+ASKED: dict[str, Any] = {"model": "resnet50", "batch": 64, "gpus": 64, "gpus_per_node": 8, "bandwidth": "10gbit"}
 GENERATED = "<!-- written by docs/render.py; run `make docs` after a change -->\n"
 UNUSUAL = {
     "fixed_size": "size depends on the data",
@@ -41,13 +44,14 @@ WIDTH = 120  # columns of the terminal that the README shows
 
 
 def main(arguments: list[str]) -> int:
-    outdated = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    made = pages()
+    outdated = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
         for path in outdated:
             print(f"{path.relative_to(ROOT)} is out of date; run: make docs", file=sys.stderr)
         return 1 if outdated else 0
     for path in outdated:
-        path.write_text(pages()[path], encoding="utf-8")
+        path.write_text(made[path], encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
@@ -59,6 +63,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": cli_page(),
         ROOT / "docs" / "encode.md": encode_page(),
         ROOT / "docs" / "network.md": f"{GENERATED}\n{network.page(ROOT, _source)}",
+        **{path: f"{GENERATED}\n{text}" for path, text in prediction.pages(ROOT).items()},
         ROOT / "README.md": readme(),
     }
 
@@ -150,10 +155,12 @@ def encode_page() -> str:
     for path in sorted((ROOT / "results").glob("encode_*.jsonl")):
         records = load(path)
         last = records[-1]
-        rows = [r for r in records if r.command == last.command and r.commit == last.commit]
         where = last.environment["gpu"] if last.what["device"] == "cuda" else last.environment["cpu"]
         memory = "" if last.what["memory"] == "default" else f", memory {last.what['memory']}"
-        sections.append(f"\n## {where}{memory}\n\n{_source(path, last)}\n{_encode_tables(rows)}")
+        runs = {r.command: r for r in records if r.commit == last.commit}
+        for newest in runs.values() if any("model" in r.what for r in records) else [last]:
+            rows = [r for r in records if r.command == newest.command and r.commit == newest.commit]
+            sections.append(f"\n## {where}{memory}\n\n{_source(path, newest)}\n{_encode_tables(rows)}")
     text = (
         "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
         "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
@@ -187,10 +194,29 @@ def _source(path: Path, record: Record) -> str:
 
 
 def readme() -> str:
-    before, rest = (ROOT / "README.md").read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
     path, records = newest()
-    return before + BEGIN + demo_block(path, records) + END + after
+    text = _filled((ROOT / "README.md").read_text(encoding="utf-8"), "demo", demo_block(path, records))
+    return _filled(text, "advice", advice_block())
+
+
+def _filled(text: str, name: str, block: str) -> str:
+    """With `block` between its two marks."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
+    before, rest = text.split(begin)
+    return before + begin + block + end + rest.split(end)[1]
+
+
+def advice_block() -> str:
+    """What `gradwire advise` says first."""
+    found = planner.advise(**ASKED)
+    options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in ASKED.items())
+    assert found.bandwidth is not None
+    said = [found.verdict.sentence, found.verdict.line or "", found.bandwidth.sentence]
+    text = "\n".join(textwrap.fill(line, WIDTH) for line in said if line)
+    return (
+        f"```text\n$ gradwire advise {options}\n{text}\n```\n"
+        "In under a second, without torch. Models and codecs are measured on an H200, the network is assumed.\n"
+    )
 
 
 def newest() -> tuple[Path, list[Record]]:

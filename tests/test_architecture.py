@@ -58,7 +58,7 @@ MAY_IMPORT = {
         "reproduce",
     },
     "__main__": {"cli"},
-    "__init__": {"core", "cluster", "grace", "integrations"},
+    "__init__": {"core", "cluster", "grace", "integrations", "planner"},
 }
 # outside package -> where it may be imported
 OUTSIDE = {

@@ -20,6 +20,8 @@ PAGES = [
     "docs/encode.md",
     "docs/lab.md",
     "docs/network.md",
+    "docs/prediction.md",
+    "docs/utility.md",
     "results/README.md",
 ]
 
@@ -97,7 +99,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_readme_is_short_and_its_numbers_have_a_record():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 180
+    assert len(text.splitlines()) <= 200
     network = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
     wins = re.findall(r"\d+ of \d+(?= settings|;)", text)
     assert len(wins) == 2

@@ -2,6 +2,7 @@
 
     handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")        # compress DDP's gradients
     cluster = gradwire.VirtualCluster(workers=4, codec="qsgd")     # the same, N workers in one process
+    advice = gradwire.advise(model="resnet50", batch=64, gpus=16, bandwidth="10gbit")     # is it worth it?
 
 Names are loaded when they are first used, so that the command line answers without waiting for torch.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
     from gradwire.integrations.ddp import Handle, attach
     from gradwire.integrations.local_steps import LocalSteps
+    from gradwire.planner import advise, predict, whatif
 
 __version__ = "0.1.0"
 
@@ -50,11 +52,14 @@ __all__ = [
     "Traits",
     "UnknownName",
     "VirtualCluster",
+    "advise",
     "attach",
     "codec",
     "codec_names",
     "grace",
+    "predict",
     "register",
+    "whatif",
 ]
 
 _HOMES = {
@@ -73,6 +78,7 @@ _HOMES = {
     "gradwire.grace": ["grace"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
     "gradwire.integrations.local_steps": ["LocalSteps"],
+    "gradwire.planner": ["advise", "predict", "whatif"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -224,8 +224,9 @@ def dump(content: dict[str, Any]) -> bytes:
 # -------------------------------------------------------------------- what users bring
 
 
+@cache
 def own(model: str, codec: str, strategy: str) -> Traces:
-    """Traces of one model and codec, from the cache or made now."""
+    """Traces of one model and codec, from the user's cache or made now."""
     if ":" in model:
         sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
     found, spec = model_shape(model), to_spec(codecs.build(codec))

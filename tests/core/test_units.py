@@ -53,3 +53,18 @@ def test_other_rates_are_refused(text):
     assert str(caught.value) == (
         f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {text!r}"
     )
+
+
+@pytest.mark.parametrize(
+    "text, seconds",
+    [("20us", 2e-5), ("20µs", 2e-5), ("1.5 ms", 0.0015), ("2s", 2.0), (" 5 ns ", 5e-9), ("0us", 0.0), (0.25, 0.25)],
+)
+def test_times_as_people_type_them(text, seconds):
+    assert units.parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["20", "us", "-1ms", "1.2.3ms", "1min", "1MS", "", -1, float("nan"), float("inf")])
+def test_other_times_are_refused(text):
+    with pytest.raises(ConfigError) as caught:
+        units.parse_seconds(text)
+    assert str(caught.value) == (f"gradwire: a time needs a number and a unit, as in 20us, 1.5ms or 2s; got {text!r}")

@@ -65,7 +65,7 @@ def content():
 def test_unknown_ones_say_what_there_is():
     with pytest.raises(UnknownName, match="no hardware profile 'h20', and no file of that name; did you mean h200"):
         Profile.load("h20")
-    with pytest.raises(UnknownName, match="profile h200 has no times of 'unet'.*give --backward"):
+    with pytest.raises(UnknownName, match=r"profile h200 has no times of 'unet'.*give --backward"):
         Profile.load("h200").times("unet", 4)
     with pytest.raises(ConfigError, match="`batch` must be a whole number of at least 1, got 0"):
         Profile.load("h200").times("resnet50", 0)
@@ -73,7 +73,7 @@ def test_unknown_ones_say_what_there_is():
 
 def test_this_machine_before_calibration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnknownName, match="no hardware profile 'this-machine'.*gradwire calibrate makes it"):
+    with pytest.raises(UnknownName, match=r"no hardware profile 'this-machine'.*gradwire calibrate makes it"):
         Profile.load("this-machine")
 
 

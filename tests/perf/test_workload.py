@@ -110,9 +110,11 @@ def test_own_models_and_codecs_are_traced_once(tmp_path, monkeypatch):
     found = first.workload("my_nets:small", "powersgd(rank=3)", "auto", AFTER, 8)
     assert found.elements == 64 * 64 + 64 + 64 * 8 + 8
     (kept,) = (tmp_path / "traces").iterdir()
-    monkeypatch.setattr(workloads, "traced", None)  # from now on only the cache can answer
+    workloads.own.cache_clear()  # as in another process
+    monkeypatch.setattr(workloads, "traced", None)  # from now on only the file can answer
     again = workloads.own("my_nets:small", "powersgd(rank=3)", "auto")
     assert again.workload("my_nets:small", "powersgd(rank=3)", "auto", AFTER, 8) == found
     kept.write_bytes(b"not a trace")
+    workloads.own.cache_clear()
     with pytest.raises(TypeError):  # a broken cache is made anew, which the patched tracer cannot
         workloads.own("my_nets:small", "powersgd(rank=3)", "auto")

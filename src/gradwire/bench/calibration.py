@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,18 @@ def on_group(plan: Plan) -> list[Record] | None:
     share = _measure(None, plan)
     gathered: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(share, gathered)
+    dist.barrier()  # nobody leaves while another still talks to it
     return None if gathered is None else _records(plan, gathered, f"{dist.get_backend()} between ranks")
+
+
+@contextmanager
+def process_group(backend: str) -> Iterator[None]:
+    """The group that torchrun has prepared, for a while."""
+    dist.init_process_group(backend)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def link_of_group(device: str) -> Link:

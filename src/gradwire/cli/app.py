@@ -8,15 +8,18 @@ import typer
 from typer.main import get_command
 
 from gradwire import __version__
+from gradwire.cli.advise import advise
 from gradwire.cli.bench import bench
 from gradwire.cli.calibrate import calibrate
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
 from gradwire.cli.lab import lab
+from gradwire.cli.predict import predict
 from gradwire.cli.report import report
 from gradwire.cli.reproduce import reproduce
 from gradwire.cli.size import size
 from gradwire.cli.validate import validate
+from gradwire.cli.whatif import whatif
 
 app = typer.Typer(
     name="gradwire",
@@ -24,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for function in (codecs, size, demo, calibrate, validate, reproduce, report):
+for function in (codecs, size, demo, predict, advise, whatif, calibrate, validate, reproduce, report):
     app.command()(function)
 app.command(context_settings={"allow_interspersed_args": False})(lab)  # what follows CMD is CMD's
 app.add_typer(bench)

@@ -144,7 +144,7 @@ def _measured(
     plan = calibration.Plan(tuple(models), tuple(batches), tuple(codecs), seconds)
     _tell(f"measuring {len(models) * len(batches)} models with {len(codecs)} codecs")
     if ranks > 1:
-        with _group("gloo"):
+        with calibration.process_group("gloo"):
             found = calibration.on_group(plan)
         return (None, None) if found is None else (found, _fit(found, None, name))
     found = calibration.on_loopback(plan, hosts) if rate == "loopback" else calibration.on_hosts(plan, hosts, rate)
@@ -163,7 +163,7 @@ def _device(
 
     link = None
     if ranks > 1:
-        with _group("nccl"):
+        with calibration.process_group("nccl"):
             link = calibration.link_of_group("cuda")
         if int(os.environ["RANK"]) > 0:
             return None, None
@@ -180,23 +180,6 @@ def _device(
         )
         profile = replace(profile, network=network)
     return found, profile
-
-
-def _group(backend: str) -> Any:
-    """The process group that torchrun has prepared, for a while."""
-    from contextlib import contextmanager
-
-    import torch.distributed as dist
-
-    @contextmanager
-    def group() -> Any:
-        dist.init_process_group(backend)
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
-
-    return group()
 
 
 def _tell(line: str) -> None:

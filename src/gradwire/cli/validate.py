@@ -32,6 +32,15 @@ def validate(
             show_default=False,
         ),
     ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hold-out",
+            metavar="MODEL",
+            help="Of this model calibrate with its times only, and predict nothing but it; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     hardware: Annotated[
         str | None,
         typer.Option("--hardware", metavar="PROFILE", help="Or predict all with this profile.", show_default=False),
@@ -62,8 +71,11 @@ def validate(
     if where is None:
         profile = Profile.load(str(hardware))
     else:
-        profile = fitting.fit(found, prediction.workload_of, name=f"{place}", description="", place=where)
-    predictions = prediction.predict_all(found, profile, where)
+        profile = fitting.fit(
+            found, prediction.workload_of, name=f"{place}", description="", place=where, held_out=held_out or ()
+        )
+    asked = [r for r in found if not held_out or r.what.get("model") in held_out]
+    predictions = prediction.predict_all(asked, profile, where)
     if not predictions:
         raise ConfigError(
             "validate: there is no step record of another place whose model the profile knows; "

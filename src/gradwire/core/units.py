@@ -14,6 +14,7 @@ BITS_PER_BYTE = 8
 GBIT = 1e9  # bit/s in one Gbit/s
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def transfer_seconds(num_bytes: float, bits_per_second: float) -> float:
@@ -42,6 +43,25 @@ def parse_rate(rate: str | float) -> float:
         value = float(rate)
     if not 0 < value < math.inf:
         raise ConfigError(f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {rate!r}")
+    return value
+
+
+def parse_seconds(time: str | float) -> float:
+    """Seconds of what people type: ``20us``, ``1.5 ms``, or a number of seconds that is not text.
+
+    >>> parse_seconds("20us"), parse_seconds("1.5 ms"), parse_seconds("2s"), parse_seconds(0.25)
+    (2e-05, 0.0015, 2.0, 0.25)
+    """
+    if isinstance(time, str):
+        match = re.fullmatch(r"\s*([0-9.]+)\s*(ns|us|µs|ms|s)\s*", time)
+        try:
+            value = float(f"{float(match[1]) * _SECONDS[match[2]]:.15g}") if match else -1.0
+        except ValueError:
+            value = -1.0
+    else:
+        value = float(time)
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"gradwire: a time needs a number and a unit, as in 20us, 1.5ms or 2s; got {time!r}")
     return value
 
 

@@ -77,8 +77,19 @@ class _Seen:
         return self.record.kind == STEP
 
 
-def fit(records: Sequence[Record], find: Find, *, name: str, description: str, place: Place | None = None) -> Profile:
-    """The profile that records of one place give; `place` says which if there are several."""
+def fit(
+    records: Sequence[Record],
+    find: Find,
+    *,
+    name: str,
+    description: str,
+    place: Place | None = None,
+    held_out: Sequence[str] = (),
+) -> Profile:
+    """The profile that records of one place give; `place` says which if there are several.
+
+    Of models that are `held_out` only steps without exchange and of FP32 DDP are looked at, for their times.
+    """
     steps = [r for r in records if r.kind in (STEP, COLLECTIVE) and r.what["bits_per_second"]]
     places = sorted({Place.of(r.what) for r in steps}, key=lambda p: (p.hosts, p.bits_per_second))
     if place is None and len(places) != 1:
@@ -88,7 +99,7 @@ def fit(records: Sequence[Record], find: Find, *, name: str, description: str, p
     here = [r for r in steps if Place.of(r.what) == where]
     if not here:
         raise ConfigError(f"calibrate: there is no record of {where}; measure there: gradwire bench step")
-    seen = [_Seen(r, find(r.what)) for r in here if modelled(r)]
+    seen = [_Seen(r, find(r.what)) for r in here if modelled(r) and r.what.get("model") not in held_out]
     models = _models([r for r in here if r.kind == STEP])
     first = Profile(
         name=name,
@@ -246,8 +257,8 @@ def _law(group: Sequence[_Seen], place: Place, what: str) -> CodecCost:
     source = f"measured: in {len(group)} configurations of {what} ({place})"
     wholes = {
         model: Whole(
-            encode_seconds=_mean(s.part("encode") or 0.0 for s in members),
-            decode_seconds=_mean(_decoded_once(s, place.workers) for s in members),
+            encode_seconds=_mean(_as_one_unit(s, s.part("encode") or 0.0, fixed) for s in members),
+            decode_seconds=_mean(_as_one_unit(s, _decoded_once(s, place.workers), fixed_decode) for s in members),
             source=source,
         )
         for model, members in grouped([s for s in group if s.is_step], lambda s: s.workload.model)
@@ -255,6 +266,11 @@ def _law(group: Sequence[_Seen], place: Place, what: str) -> CodecCost:
     return CodecCost(
         encode=_as_law(fixed, each), decode=_as_law(fixed_decode, each_decode), source=source, models=wholes
     )
+
+
+def _as_one_unit(s: _Seen, seconds: float, fixed: float) -> float:
+    """What it would have been had all of the gradient been one unit."""
+    return max(0.0, seconds - (len(s.workload.units) - 1) * fixed)
 
 
 def _decoded_once(s: _Seen, workers: int) -> float:

@@ -23,7 +23,7 @@ also costs what it takes to start one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradwire.core.errors import ConfigError
 from gradwire.core.units import transfer_seconds
@@ -38,8 +38,7 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Of one exchange. Exchanges that travel together wait for the longest latency and share the bandwidth."""
 
     latency_seconds: float
@@ -48,6 +47,10 @@ class Cost:
     @property
     def seconds(self) -> float:
         return self.latency_seconds + self.transfer_seconds
+
+    def times(self, num_bytes: float) -> Cost:
+        """Of so many times the bytes: they all cost the same, and latency is there once."""
+        return Cost(self.latency_seconds, self.transfer_seconds * num_bytes)
 
 
 def together(costs: list[Cost]) -> float:

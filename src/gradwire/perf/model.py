@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
 from gradwire.perf.cluster import Cluster, Link
-from gradwire.perf.cost import WAYS, cost, together
+from gradwire.perf.cost import WAYS, Cost, cost, together
 from gradwire.perf.profile import CodecCost, Profile, Times
 from gradwire.perf.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
 from gradwire.perf.workload import AFTER, BASELINES, OVERLAP, Unit, Workload, shipped
@@ -245,12 +244,14 @@ class _Units:
         return encode / self.encode_speed, (decodes * decode + (encodes - 1) * encode) / self.encode_speed
 
     def _once(self, elements: float) -> tuple[float, float]:
-        """Of one gradient: by the law, or by the share of a whole model's figure."""
-        whole = self.expense.models.get(self.workload.model)
+        """Of one gradient: by the law, or by the share of a whole model's figure; any share pays what is fixed."""
+        whole, device = self.expense.models.get(self.workload.model), self.profile.device
         if whole is not None:
             part = elements / max(1, self._compressed)
-            return whole.encode_seconds * part, whole.decode_seconds * part
-        device = self.profile.device
+            pairs = ((whole.encode_seconds, self.expense.encode), (whole.decode_seconds, self.expense.decode))
+            fixed = [min(seconds, law.seconds(0, device)) if law else 0.0 for seconds, law in pairs]
+            encode, decode = (f + (seconds - f) * part for f, (seconds, _) in zip(fixed, pairs, strict=True))
+            return encode, decode
         if self.expense.encode is None or self.expense.decode is None:
             known = ", ".join(sorted(self.expense.models))
             raise ConfigError(
@@ -267,14 +268,22 @@ class _Units:
 
     def _rounds(self, unit: Unit) -> list[float]:
         """Seconds of each round of exchanges."""
-        rounds = groupby(sorted(unit.exchanges, key=lambda e: e.round), key=lambda e: e.round)
-        cluster = self._across if self.strategy == HIERARCHICAL else self.cluster
-        if cluster.gpus == 1:
+        if self._among.gpus == 1:
             return []
-        return [
-            together([cost(e.kind, e.num_bytes / self.ratio, cluster, self._way(e.kind)) for e in exchanges])
-            for _, exchanges in rounds
-        ]
+        rounds: dict[int, list[Cost]] = {}
+        for e in unit.exchanges:
+            rounds.setdefault(e.round, []).append(self._a_byte(e.kind).times(e.num_bytes / self.ratio))
+        return [together(rounds[number]) for number in sorted(rounds)]
+
+    def _a_byte(self, kind: str) -> Cost:
+        """Of an exchange of one byte: latency, and what each byte adds. Asked for once a kind, not once a unit."""
+        if kind not in self._known:
+            self._known[kind] = cost(kind, 1.0, self._among, self._way(kind))
+        return self._known[kind]
+
+    @cached_property
+    def _known(self) -> dict[str, Cost]:
+        return {}
 
     def _way(self, kind: str) -> str | None:
         """How an exchange travels; None: as is usual for its kind."""
@@ -287,8 +296,10 @@ class _Units:
         return sum(u.compressed for u in self.workload.units)
 
     @cached_property
-    def _across(self) -> Cluster:
-        """Between nodes: all GPUs of one send their shares at once, so its card carries what one GPU would alone."""
+    def _among(self) -> Cluster:
+        """Who exchange. Between nodes all GPUs of one send shares at once: its card carries what one would alone."""
+        if self.strategy != HIERARCHICAL:
+            return self.cluster
         return replace(self.cluster, gpus=self.cluster.nodes, gpus_per_node=1)
 
     def _inside(self, unit: Unit) -> float:

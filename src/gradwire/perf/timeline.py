@@ -11,23 +11,23 @@ compute stage and the backward pass, while both run, are each 1 + `compute_shari
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 COMPUTE, EXCHANGE = "compute", "exchange"
 _EPSILON = 1e-9  # seconds or shares: less than counts, more than sums of floats are off
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """A stretch of work of one kind."""
 
     kind: str  # COMPUTE or EXCHANGE
     seconds: float  # if nothing else runs
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One unit of compression."""
 
     ready: float  # share of the backward pass after which its gradients are there
@@ -50,73 +50,68 @@ class Timeline:
     end_seconds: float  # until the last gradient is there, too
 
 
-@dataclass
 class _Open:
-    """A job under way."""
+    """A job under way. Plain attributes: this is asked tens of thousands of times for one answer."""
 
-    job: Job
-    stage: int = 0
-    left: float = 0.0
+    __slots__ = ("done", "kind", "left", "ready", "stage", "stages")
 
-    def __post_init__(self) -> None:
-        self._skip()
-
-    def _skip(self) -> None:
-        """On to the next stage that takes time."""
-        stages = self.job.stages
-        while self.stage < len(stages) and stages[self.stage].seconds <= _EPSILON:
-            self.stage += 1
-        self.left = stages[self.stage].seconds if self.stage < len(stages) else 0.0
+    def __init__(self, job: Job) -> None:
+        self.ready, self.stages = job.ready, job.stages
+        self.stage = -1
+        self.finish_stage()
 
     def finish_stage(self) -> None:
-        self.stage += 1
-        self._skip()
+        """On to the next stage that takes time."""
+        for position in range(self.stage + 1, len(self.stages)):
+            self.kind, self.left = self.stages[position]
+            if self.left > _EPSILON:
+                self.stage, self.done = position, False
+                return
+        self.stage, self.kind, self.left, self.done = len(self.stages), "", 0.0, True
 
-    @property
-    def done(self) -> bool:
-        return self.stage >= len(self.job.stages)
-
-    @property
-    def kind(self) -> str:
-        return self.job.stages[self.stage].kind
+    def rest(self) -> float:
+        """Seconds until its end, if nothing else runs."""
+        return self.left + sum(stage.seconds for stage in self.stages[self.stage + 1 :])
 
 
 def simulate(backward: float, jobs: Sequence[Job], overlap: Overlap, *, one_lane: bool) -> Timeline:
     """Play the step. Jobs are taken in their order."""
-    waiting = [_Open(job) for job in jobs]
+    waiting = [w for w in map(_Open, jobs) if not w.done]
+    arrivals = sorted({w.ready for w in waiting}, reverse=True)  # shares at which more is there, the next one last
     now, progress, backward_end = 0.0, 0.0, 0.0 if backward <= 0 else None
     while True:
-        share = 1.0 if backward <= 0 else progress / backward
         if backward_end is None and progress >= backward - _EPSILON:
-            backward_end, share = now, 1.0
-        waiting = [w for w in waiting if not w.done]
-        if backward_end is not None and not waiting:
-            return Timeline(backward_end, now)
-        active = _active([w for w in waiting if w.job.ready <= share + _EPSILON], one_lane)
-        computing = any(w.kind == COMPUTE for w in active)
-        sending = any(w.kind == EXCHANGE for w in active)
+            backward_end = now
         running = backward_end is None
-        shared = 1 + overlap.compute_sharing if running and computing else 1.0
-        slower = shared * (overlap.network_slowdown if sending else 1.0)
-        rates = {COMPUTE: 1 / shared, EXCHANGE: 1.0}
-        steps = [w.left / rates[w.kind] for w in active]
+        if backward_end is not None and (one_lane or not waiting):  # nothing is left that overlaps
+            return Timeline(backward_end, now + sum(w.rest() for w in waiting))
+        share = progress / backward + _EPSILON if running else math.inf
+        active = _active(waiting, share, one_lane)
+        kinds = [w.kind for w in active]
+        shared = 1 + overlap.compute_sharing if running and COMPUTE in kinds else 1.0
+        slower = shared * overlap.network_slowdown if EXCHANGE in kinds else shared
+        step = min([w.left * shared if w.kind == COMPUTE else w.left for w in active], default=math.inf)
         if running:
-            upcoming = [w.job.ready * backward for w in waiting if w.job.ready > share + _EPSILON]
-            steps.append((min([backward, *upcoming]) - progress) * slower)
-        step = max(0.0, min(steps))
+            while arrivals and arrivals[-1] <= share:
+                arrivals.pop()
+            upcoming = arrivals[-1] * backward if arrivals else backward
+            step = max(0.0, min(step, (min(backward, upcoming) - progress) * slower))
+            progress += step / slower
         now += step
-        progress += step / slower if running else 0.0
         for w in active:
-            w.left -= step * rates[w.kind]
+            w.left -= step / shared if w.kind == COMPUTE else step
             if w.left <= _EPSILON:
                 w.finish_stage()
+                if w.done:
+                    waiting.remove(w)
 
 
-def _active(ready: list[_Open], one_lane: bool) -> list[_Open]:
-    """What runs now: the first job, or the first of each kind of stage."""
-    if one_lane:
-        return ready[:1]
-    firsts: dict[str, _Open] = {}
-    for job in ready:
-        firsts.setdefault(job.kind, job)
-    return list(firsts.values())
+def _active(waiting: Sequence[_Open], share: float, one_lane: bool) -> list[_Open]:
+    """What runs now of what is there: the first job, or the first of each kind of stage."""
+    found: list[_Open] = []
+    for job in waiting:
+        if job.ready <= share and not (found and found[0].kind == job.kind):
+            found.append(job)
+            if one_lane or len(found) == 2:
+                break
+    return found

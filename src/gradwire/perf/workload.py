@@ -98,6 +98,10 @@ class Traces:
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
+        self._specs = {w: s for s, known in reversed(content["codecs"].items()) for w in known["written"]}
+        self._anchors: dict[tuple[str, str, str, str], dict[int, list[Unit]]] = {}
+        self._ready: dict[str, list[float]] = {}
+        self._workloads: dict[tuple[str, str, str, str, int], Workload] = {}
 
     def models(self) -> list[str]:
         return sorted(self._content["models"])
@@ -108,8 +112,7 @@ class Traces:
 
     def spec(self, codec: str) -> str | None:
         """The spec under which a codec is kept: another way to write it may be known, too."""
-        written = "".join(codec.split())
-        return next((s for s, known in self._content["codecs"].items() if written in known["written"]), None)
+        return self._specs.get("".join(codec.split()))
 
     def shape(self, model: str) -> ModelShape:
         """The model's gradients."""
@@ -127,18 +130,20 @@ class Traces:
         return list(self._content["traces"].get(model, {}).get(self.spec(codec), {}))
 
     def workload(self, model: str, codec: str, strategy: str, mode: str, workers: int) -> Workload:
-        """What the codec does there."""
-        shape, spec = self.shape(model), self.spec(codec)
+        """What the codec does there. Kept: one question asks for the same few workloads hundreds of times."""
+        key = (model, codec, strategy, mode, workers)
+        if key not in self._workloads:
+            self._workloads[key] = self._workload(*key)
+        return self._workloads[key]
+
+    def _workload(self, model: str, codec: str, strategy: str, mode: str, workers: int) -> Workload:
+        if model not in self._ready:
+            self._ready[model] = self.shape(model).ready()
+        spec = self.spec(codec)
         if spec is None:
             raise UnknownName(f"no trace of codec {codec!r}; {suggestion(codec, self.codecs())}")
-        by_strategy = self._content["traces"][model].get(spec, {})
-        if strategy not in by_strategy:
-            raise UnknownName(
-                f"no trace of {spec} under strategy {strategy!r}; known: {', '.join(by_strategy) or 'none'}"
-            )
-        anchors = {int(n): _units(units) for n, units in by_strategy[strategy][mode].items()}
-        units = between(anchors, workers)
-        ready = shape.ready() if mode == OVERLAP else [1.0]
+        units = between(self._traced(model, spec, strategy, mode), workers)
+        ready = self._ready[model] if mode == OVERLAP else [1.0]
         kept = self._content["codecs"][spec]
         return Workload(
             model,
@@ -150,6 +155,18 @@ class Traces:
             keeps=kept["keeps"],
             estimated=not kept["fixed_size"],
         )
+
+    def _traced(self, model: str, spec: str, strategy: str, mode: str) -> dict[int, list[Unit]]:
+        """Units by the number of workers that was traced."""
+        by_strategy = self._content["traces"][model].get(spec, {})
+        if strategy not in by_strategy:
+            raise UnknownName(
+                f"no trace of {spec} under strategy {strategy!r}; known: {', '.join(by_strategy) or 'none'}"
+            )
+        key = (model, spec, strategy, mode)
+        if key not in self._anchors:
+            self._anchors[key] = {int(n): _units(units) for n, units in by_strategy[strategy][mode].items()}
+        return self._anchors[key]
 
 
 @cache
@@ -168,11 +185,16 @@ def between(anchors: Mapping[int, Sequence[Unit]], workers: int) -> tuple[Unit, 
     if len(alike) < 3:
         return tuple(nearest)
     weights = _weights(alike, workers)
+    least = order[0] / workers if workers > order[0] else 0.0  # a share shrinks in proportion at most: no curve below 0
     units = []
     for position, unit in enumerate(nearest):
         rows = [anchors[n][position].exchanges for n in alike]
         exchanges = tuple(
-            replace(e, num_bytes=sum(w * row[i].num_bytes for w, row in zip(weights, rows, strict=True)))
+            Exchange(
+                e.kind,
+                e.round,
+                max(least * e.num_bytes, sum(w * row[i].num_bytes for w, row in zip(weights, rows, strict=True))),
+            )
             for i, e in enumerate(unit.exchanges)
         )
         units.append(replace(unit, exchanges=exchanges))

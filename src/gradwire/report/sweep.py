@@ -22,23 +22,25 @@ def pictures(sweep: Sweep, metric: str = "step") -> list[Picture]:
 
 def title(sweep: Sweep) -> str:
     """Of a page: what is swept, and how far."""
-    swept = zip(sweep.quantities, sweep.values, strict=True)
-    return "What if: " + ", ".join(f"{q.label} from {q.written(v[0])} to {q.written(v[-1])}" for q, v in swept)
+    ranges = []
+    for swept, values in zip(sweep.quantities, sweep.values, strict=True):
+        low, high = (f"{v:.0f}" if swept.whole else swept.written(v) for v in (values[0], values[-1]))
+        ranges.append(f"{swept.title} from {low} to {high}")
+    return "What if: " + ", ".join(ranges)
 
 
 def times(sweep: Sweep, metric: str) -> Chart:
     """Of every codec and of DDP itself."""
     (swept,), (xs,) = sweep.quantities, sweep.values
     series = [Series(c.label, xs, c.seconds(metric), role=_role(c)) for c in sweep.curves]
-    known = [y for s in series for y in s.ys if y is not None]
     return Chart(
-        f"{sweep.setting}: {METRICS[metric]} by {swept.name.replace('_', ' ')}",
+        f"{sweep.setting}: {METRICS[metric]} by {swept.title}",
         x=_axis(swept, xs),
-        y=Axis(METRICS[metric], log=max(known) >= WIDE * min(known), unit="seconds"),
+        y=Axis(METRICS[metric], log=_wide(series), unit="seconds"),
         series=series,
         subtitle=_source(sweep),
         notes=(*sweep.sentences(), *sweep.notes, _inputs(sweep)),
-        marks=_marks(sweep, (FP16, FP32)),
+        marks=_marks(sweep, only_faster=False),
     )
 
 
@@ -51,10 +53,10 @@ def speedups(sweep: Sweep, metric: str) -> Chart:
     return Chart(
         f"{sweep.setting}: speed-up over the faster of FP32 and FP16 DDP",
         x=_axis(swept, xs),
-        y=Axis(f"speed-up of {METRICS[metric]}", unit="ratio"),
+        y=Axis(f"speed-up of {METRICS[metric]}", log=_wide(series), unit="ratio"),
         series=[*series, even],
         subtitle=_source(sweep),
-        marks=_marks(sweep, (_faster(sweep),)),
+        marks=_marks(sweep, only_faster=True),
     )
 
 
@@ -109,6 +111,11 @@ def _axis(swept: Quantity, values: Sequence[float]) -> Axis:
     return Axis(swept.label, log=values[0] > 0 and values[-1] / values[0] >= WIDE, unit=swept.unit)
 
 
+def _wide(series: Sequence[Series]) -> bool:
+    known = [y for s in series for y in s.ys if y is not None]
+    return bool(known) and max(known) >= WIDE * min(known) > 0
+
+
 def _faster(sweep: Sweep) -> str:
     """The baseline to beat: the one that is faster at more points."""
     rows = [c.seconds() for c in (sweep.curve(FP32), sweep.curve(FP16)) if c is not None]
@@ -118,11 +125,12 @@ def _faster(sweep: Sweep) -> str:
     return FP16 if 2 * sum(half <= full for full, half in both) >= len(both) else FP32
 
 
-def _marks(sweep: Sweep, baselines: Sequence[str]) -> list[Mark]:
-    """Crossovers with the baseline to beat first; few enough to be read."""
-    order = sorted(baselines, key=lambda b: b != _faster(sweep))
-    found = [c for b in order for c in sweep.crossovers if c.baseline == b]
-    return [Mark(c.at, c.label) for c in found[:MARKS]]
+def _marks(sweep: Sweep, *, only_faster: bool) -> list[Mark]:
+    """Where codecs are even with DDP; few enough to be read: of several codecs, with the baseline to beat."""
+    several = len(sweep.codecs) > 1
+    faster = _faster(sweep)
+    found = [c for c in sweep.crossovers if c.baseline == faster or not (several or only_faster)]
+    return [Mark(c.at, f"{LABELS.get(c.codec, c.codec)} {c.label}" if several else c.label) for c in found[:MARKS]]
 
 
 def _source(sweep: Sweep) -> str:

@@ -1,0 +1,75 @@
+"""The options by which `predict`, `advise` and `whatif` are told a set-up, and what becomes of them.
+
+An option is there twice: as the type of a parameter that must be given (`Batch`), and alone (`BATCH`), for a command
+that can do without it: ``batch: Annotated[int | None, BATCH] = None``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+MODEL = typer.Option(
+    "--model", metavar="MODEL", help="A model's name, or module:factory for your own.", show_default=False
+)
+BATCH = typer.Option("--batch", metavar="B", help="Examples a GPU and micro-batch.", show_default=False)
+GPUS = typer.Option("--gpus", metavar="N", help="GPUs in all.", show_default=False)
+BANDWIDTH = typer.Option(
+    "--bandwidth", metavar="RATE", help="Of a node's network card, as in 10gbit.", show_default=False
+)
+GPUS_PER_NODE = typer.Option("--gpus-per-node", metavar="N", help="GPUs that share a network card.")
+
+Model = Annotated[str, MODEL]
+Batch = Annotated[int, BATCH]
+Gpus = Annotated[int, GPUS]
+Bandwidth = Annotated[str, BANDWIDTH]
+GpusPerNode = Annotated[int, GPUS_PER_NODE]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        "--hardware", metavar="PROFILE", help="A profile's name, or the file that `gradwire calibrate` wrote."
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(
+        "--latency",
+        metavar="TIME",
+        help="Of a message between nodes, as in 20us; the profile's if not given.",
+        show_default=False,
+    ),
+]
+Mode = Annotated[
+    str, typer.Option("--mode", metavar="MODE", help="When codecs exchange: overlap (by bucket) or after_backward.")
+]
+Strategy = Annotated[
+    str,
+    typer.Option(
+        "--strategy", metavar="NAME", help="How payloads travel: auto, all_gather, hierarchical or parameter_server."
+    ),
+]
+Accumulate = Annotated[
+    int, typer.Option("--accumulate", metavar="N", help="Micro-batches in a step; only the last is exchanged.")
+]
+Backward = Annotated[
+    str | None,
+    typer.Option(
+        "--backward",
+        metavar="TIME",
+        help="Of the backward pass, as in 120ms; the profile's if not given.",
+        show_default=False,
+    ),
+]
+
+
+def keywords(*, model: str, latency: str | None, backward: str | None, **given: Any) -> dict[str, Any]:
+    """What `gradwire.planner` takes, of what was typed: times in seconds, and nothing that was not given."""
+    from gradwire.core.units import parse_seconds
+    from gradwire.perf.workload import shipped
+
+    if ":" not in model:
+        shipped().shape(model)  # refuses a name that nobody knows, before a profile says that it lacks its times
+    times = {"latency": latency, "backward": backward}
+    seconds = {name: parse_seconds(text) for name, text in times.items() if text is not None}
+    return {"model": model} | {name: value for name, value in given.items() if value is not None} | seconds

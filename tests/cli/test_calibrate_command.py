@@ -1,0 +1,75 @@
+"""`gradwire calibrate` and `gradwire validate`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.perf.profile import Profile
+
+
+@pytest.fixture
+def quick():
+    return ["calibrate", "--model", "shapes", "--codec", "efsignsgd", "--seconds", "0.05", "--json"]
+
+
+@pytest.mark.dist
+def test_over_loopback(quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*quick, "--rate", "loopback", "--record", "r.jsonl"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["profile"] == "this-machine.toml"
+    profile = Profile.load(tmp_path / "this-machine.toml")
+    assert profile.times("shapes", 4).backward_seconds > 0
+    assert profile.codecs["efsignsgd"].source.startswith("measured: in 2 configurations of training steps")
+    assert profile.network.bits_per_second > 1e7
+    # the records alone make the same file
+    before = (tmp_path / "this-machine.toml").read_text()
+    assert main(["calibrate", "--records", "r.jsonl", "--json"]) == 0
+    assert (tmp_path / "this-machine.toml").read_text() == before
+
+
+@pytest.mark.dist
+def test_on_the_ranks_of_torchrun(quick, tmp_path):
+    """Rank 0 writes; the others say nothing."""
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "gradwire",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, *quick], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["models"]["shapes"][0]["batch"] == 4
+    assert Profile.load(tmp_path / "this-machine.toml").network.source.endswith("bit/s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["calibrate", "--device", "tpu", "--rate", "loopback", "--hosts", "0"], "workers"),
+        (["calibrate", "--rate", "10"], "a rate needs a number above 0 and a unit"),
+        (["calibrate", "--records", "empty.jsonl"], "records of one place are wanted, got: none"),
+        (["calibrate", "--records", "empty.jsonl", "--place", "4"], "such as 4@500mbit; got '4'"),
+        (["validate", "empty.jsonl"], "either --place 4@500mbit, or --hardware PROFILE"),
+        (["validate", "empty.jsonl", "--place", "4@1gbit", "--hardware", "h200"], "either --place"),
+        (["validate", "empty.jsonl", "--hardware", "h200"], "there is no step record of another place"),
+    ],
+)
+def test_wrong_requests(arguments, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("")
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
