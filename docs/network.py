@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gradwire.bench.step import BASELINES, HALF, NOTHING, PLAIN, POWERSGD
+from gradwire.core.baselines import BASELINES, HALF, NOTHING, PLAIN, POWERSGD, WIN
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_bytes, format_rate, transfer_seconds
-
-WIN = 1.05  # times as fast as FP16 DDP, to be called a win
 
 INTRO = f"""
 Every number below is a measurement on emulated hosts: network namespaces on one machine, links shaped by the kernel

@@ -11,7 +11,8 @@ import gradwire
 PUBLIC = {
     "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible",
     "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits",
-    "UnknownName", "VirtualCluster", "advise", "attach", "codec", "codec_names", "grace", "predict", "register", "whatif",
+    "UnknownName", "VirtualCluster", "advise", "attach", "codec", "codec_names", "grace", "predict", "register",
+    "whatif",
 }  # fmt: skip
 
 

@@ -123,6 +123,11 @@ def test_ways_of_sums():
     assert seconds(strategy="parameter_server") == server
 
 
+def test_a_slow_switch_is_a_limit():
+    assert seconds(switch="80gbit") == seconds()  # eight nodes need 80 Gbit/s
+    assert seconds(switch="40gbit") == pytest.approx(seconds(bandwidth="5gbit"))
+
+
 def test_inputs_name_their_sources():
     found = predict(**SETUP, codec="topk", latency=1e-4)
     sources = {i.name: i.source for i in found.inputs}
@@ -147,7 +152,9 @@ def test_a_backward_pass_of_your_own():
         ({"bandwidth": "-10gbit"}, "a rate needs a number above 0 and a unit"),
         ({"gpus": 0}, "`gpus` must be a whole number of at least 1, got 0"),
         ({"gpus": 30}, "30 GPUs do not fill nodes of 4; type a multiple, such as 28 or 32, or --gpus-per-node 1"),
-        ({"model": "resnet5"}, "has no times of 'resnet5'"),
+        ({"model": "resnet5"}, "no model named 'resnet5'; did you mean resnet50"),
+        ({"model": "unet"}, "profile h200 has no times of 'unet'"),
+        ({"switch": "fast"}, "a rate needs a number above 0 and a unit"),
         ({"codec": "topkk"}, "no trace of codec 'topkk'; did you mean topk"),
         ({"mode": "never"}, "`mode` must be 'overlap' or 'after_backward', got 'never'"),
         ({"ratio": 0}, "`ratio` must be a factor above 0"),

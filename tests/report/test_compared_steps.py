@@ -8,18 +8,13 @@ from pathlib import Path
 import pytest
 from invented import run, step
 
-from gradwire.report import steps, verdict
+from gradwire.core.baselines import HALF, PLAIN
+from gradwire.report import verdict
 from gradwire.report.load import of_kind, read
-from gradwire.report.steps import HALF, PLAIN, count, label, main_sweep, runs
+from gradwire.report.steps import count, label, main_sweep, runs
 
 ROOT = Path(__file__).parent.parent.parent
 LATER = "2026-01-02T04:00:00+00:00"
-
-
-def test_names_are_those_of_the_bench():
-    from gradwire.bench import step as bench
-
-    assert (steps.NOTHING, steps.PLAIN, steps.HALF, steps.POWERSGD) == bench.BASELINES
 
 
 def test_ratios_are_formed_within_a_run():

@@ -73,21 +73,16 @@ def test_cases_ask_ddp_with_the_same_profile():
         return stand_in(**question)
 
     cases = model_cases(predict, ENCODING)
-    assert len(cases) == 6
+    assert len(cases) == 10
     for case in cases:
         case.tally(setups((10e9,))[:1])
     ddp = [q for q in asked if q["codec"] in ("none", "fp16")]
     assert {q["hardware"].name for q in ddp} == {MEASURED}
     assert len(ddp) == 2  # asked once, for all cases
     signs = [(q["strategy"], q["mode"]) for q in asked if q["codec"] == "signsgd"]
-    assert signs == [
-        ("all_gather", "after_backward"),
-        ("hierarchical", "after_backward"),
-        ("auto", "after_backward"),
-        ("auto", "overlap"),
-        ("hierarchical", "after_backward"),
-        ("hierarchical", "overlap"),
-    ]
+    ours = [(s, m) for s in ("auto", "hierarchical") for m in ("after_backward", "overlap")]
+    assert signs == [("all_gather", "after_backward"), ("hierarchical", "after_backward"), *ours, *ours]
+    assert [q["encode_speed"] for q in asked if q["codec"] == "signsgd"] == [1.0] * 6 + [10.0] * 4
     assert hierarchical("none") == "auto"
 
 

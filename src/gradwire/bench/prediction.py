@@ -14,11 +14,12 @@ from gradwire import workloads
 from gradwire.bench import environment
 from gradwire.bench.collective import WIDTH
 from gradwire.bench.step import OWN, build, example
+from gradwire.core.baselines import NOTHING
 from gradwire.core.codec import codecs
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import to_spec
 from gradwire.perf import calibrate
-from gradwire.perf.calibrate import BASELINE_CODECS, NOTHING, STEP, Place
+from gradwire.perf.calibrate import BASELINE_CODECS, STEP, Place
 from gradwire.perf.profile import Profile
 from gradwire.perf.workload import OVERLAP, ModelShape, Traces, Workload
 

@@ -28,6 +28,7 @@ from gradwire import models
 from gradwire.bench.launch import Rank, launch
 from gradwire.bench.sweep import Group, Measured, Place, Sweep
 from gradwire.bench.tasks import shapes
+from gradwire.core.baselines import BASELINES, HALF, NOTHING, PLAIN, POWERSGD
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
@@ -37,8 +38,6 @@ from gradwire.lab.network import interface_bytes
 from gradwire.tracing import trace
 
 KIND = "step"
-NOTHING, PLAIN, HALF, POWERSGD = "no exchange", "fp32 DDP", "fp16 DDP", "torch powerSGD"
-BASELINES = (NOTHING, PLAIN, HALF, POWERSGD)
 CODECS = (
     "blockint(bits=8)",
     "blockint(bits=4)",

@@ -37,6 +37,8 @@ def predict(
     strategy: options.Strategy = "auto",
     accumulate: options.Accumulate = 1,
     backward: options.Backward = None,
+    sums: options.Sums = "ring",
+    switch: options.Switch = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the time of a training step with codecs, beside DDP with FP32, FP16 and BF16 gradients.
@@ -66,6 +68,8 @@ def predict(
         strategy=strategy,
         accumulate=accumulate,
         backward=backward,
+        sums=sums,
+        switch=switch,
     )
     known, notes = baselines(hardware, BASELINES)
     names = list(dict.fromkeys([*known, *(codec or ())]))

@@ -63,13 +63,22 @@ Backward = Annotated[
 ]
 
 
+Sums = Annotated[
+    str,
+    typer.Option("--sums", metavar="WAY", help="How all-reduces travel: ring, tree, hierarchical, parameter_server."),
+]
+Switch = Annotated[
+    str | None,
+    typer.Option(
+        "--switch", metavar="RATE", help="Of the switch between all nodes, if that is a limit.", show_default=False
+    ),
+]
+
+
 def keywords(*, model: str, latency: str | None, backward: str | None, **given: Any) -> dict[str, Any]:
     """What `gradwire.planner` takes, of what was typed: times in seconds, and nothing that was not given."""
     from gradwire.core.units import parse_seconds
-    from gradwire.perf.workload import shipped
 
-    if ":" not in model:
-        shipped().shape(model)  # refuses a name that nobody knows, before a profile says that it lacks its times
     times = {"latency": latency, "backward": backward}
     seconds = {name: parse_seconds(text) for name, text in times.items() if text is not None}
     return {"model": model} | {name: value for name, value in given.items() if value is not None} | seconds

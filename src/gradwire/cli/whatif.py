@@ -52,6 +52,8 @@ def whatif(
     strategy: options.Strategy = "auto",
     accumulate: options.Accumulate = 1,
     backward: options.Backward = None,
+    sums: options.Sums = "ring",
+    switch: options.Switch = None,
     metric: Annotated[
         str, typer.Option("--metric", metavar="NAME", help="step: the whole step; sync: backward and exchange.")
     ] = "step",
@@ -98,6 +100,8 @@ def whatif(
         strategy=strategy,
         accumulate=accumulate,
         backward=backward,
+        sums=sums,
+        switch=switch,
     )
     found = planner.whatif(sweep=_asked(sweep), codecs=codec or (), **setup)
     files = [*_draw(found, plot, metric), *_write(found, csv, metric)]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from gradwire.core.baselines import HALF, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.core.units import BITS_PER_BYTE, format_rate
@@ -30,7 +31,6 @@ from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile, Time
 from gradwire.perf.timeline import Overlap
 from gradwire.perf.workload import BASELINES, Workload
 
-NOTHING, PLAIN, HALF = "no exchange", "fp32 DDP", "fp16 DDP"
 BASELINE_CODECS = {PLAIN: "none", HALF: "fp16"}
 LAUNCH_SECONDS = 1e-5  # the unit in which fixed parts are written
 PASS_BYTES_PER_SECOND = 1e10  # and the speed by which passes are counted: about what one core copies

@@ -30,7 +30,7 @@ class Crossover:
 
     quantity: str  # "bandwidth" in bit/s: faster at all; "gpus": by more than 5 %
     codec: str
-    at: float | None  # the change nearest to the set-up; None: there is none
+    at: float | None  # of crossings the nearest to the set-up; of GPUs the first of the nearest range; None: no such
     ranges: tuple[Range, ...]
     limits: Range
     sentence: str

@@ -19,7 +19,7 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
-from gradwire.perf.cluster import Cluster, Link
+from gradwire.perf.cluster import Cluster, Link, check_rate
 from gradwire.perf.cost import WAYS, Cost, cost, together
 from gradwire.perf.profile import CodecCost, Profile, Times
 from gradwire.perf.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
@@ -81,6 +81,7 @@ def predict(
     ratio: float = 1.0,
     backward: float | None = None,
     sums: str = "ring",
+    switch: str | float | None = None,
     workload: Workload | None = None,
 ) -> Prediction:
     """The step of one model with one codec on one cluster.
@@ -96,11 +97,16 @@ def predict(
         ratio: payloads so many times as small as the codec's.
         backward: seconds of the backward pass, instead of the profile's; forward is taken as half of it then.
         sums: how all-reduces travel: ``"ring"``, ``"tree"``, ``"hierarchical"`` or ``"parameter_server"``.
+        switch: rate of the switch between all nodes, if that is a limit.
         workload: instead of the shipped one, for codecs and models of your own (`gradwire.planner` finds it).
     """
     _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     profile = Profile.load(hardware)
+    if workload is None:
+        shipped().check_model(model)
     cluster = profile.cluster(gpus, gpus_per_node, bandwidth, latency)
+    if switch is not None:
+        cluster = replace(cluster, switch_bits_per_second=check_rate(switch))
     times = profile.times(model, batch) if backward is None else _given(batch, backward)
     if workload is None:
         wish = "auto" if strategy in (HIERARCHICAL, SERVER) else strategy

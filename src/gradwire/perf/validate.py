@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradwire.core.baselines import HALF, PLAIN
 from gradwire.core.records import Record
-from gradwire.perf.calibrate import HALF, PLAIN, grouped
+from gradwire.perf.calibrate import grouped
 
 CODECS = "codecs"
 

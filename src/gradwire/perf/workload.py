@@ -114,10 +114,14 @@ class Traces:
         """The spec under which a codec is kept: another way to write it may be known, too."""
         return self._specs.get("".join(codec.split()))
 
-    def shape(self, model: str) -> ModelShape:
-        """The model's gradients."""
+    def check_model(self, model: str) -> None:
+        """Refuse a name that nobody knows."""
         if model not in self._content["models"]:
             raise UnknownName(f"no model named {model!r}; {suggestion(model, self.models())}")
+
+    def shape(self, model: str) -> ModelShape:
+        """The model's gradients."""
+        self.check_model(model)
         kept = self._content["models"][model]
         return ModelShape(model, tuple(tuple(s) for s in kept["shapes"]), tuple(kept["shares"]))
 

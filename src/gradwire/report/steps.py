@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gradwire.core.baselines import HALF, PLAIN, POWERSGD, WIN
 from gradwire.core.records import Record
 from gradwire.core.units import format_rate
 from gradwire.report.load import machine
-
-NOTHING, PLAIN, HALF, POWERSGD = "no exchange", "fp32 DDP", "fp16 DDP", "torch powerSGD"  # as `bench step` names them
-WIN = 1.05  # times as fast as a baseline, to be called a win
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from gradwire.core.baselines import WIN
 from gradwire.core.records import Record, quantile
 from gradwire.core.units import format_milliseconds
 from gradwire.report.load import Sourced, machine, of_kind
 from gradwire.report.page import Block, Section, Text
 from gradwire.report.sections import demo
-from gradwire.report.steps import WIN, Run, SetUp, Wins, count, label, main_sweep, runs
+from gradwire.report.steps import Run, SetUp, Wins, count, label, main_sweep, runs
 
 FEW = 4  # set-ups named one by one
 

@@ -132,7 +132,7 @@ def rows(group: Sequence[Record]) -> list[list[str]]:
 
 def cells(record: Record, baselines: dict[str, float]) -> list[str]:
     """One line; `baselines` holds the medians of the same run."""
-    from gradwire.bench.step import HALF, PLAIN
+    from gradwire.core.baselines import HALF, PLAIN
     from gradwire.core.units import format_bytes
 
     what, outcome, q = record.what, record.outcome, record.quantiles

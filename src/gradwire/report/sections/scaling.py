@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gradwire.core.baselines import HALF, NOTHING
 from gradwire.core.records import Record
 from gradwire.report.chart import Axis, Chart, HeatMap, Series
 from gradwire.report.page import Choice, Item, Section, Text
-from gradwire.report.steps import HALF, NOTHING, Run, is_baseline, label, main_sweep, runs
+from gradwire.report.steps import Run, is_baseline, label, main_sweep, runs
 
 KEYS = ("machine", "model", "over", "at", "show")
 INTRO = (

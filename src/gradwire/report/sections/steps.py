@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from gradwire.core.baselines import HALF, NOTHING, PLAIN
 from gradwire.core.records import Record
 from gradwire.core.units import format_bytes, format_milliseconds
 from gradwire.report.chart import Axis, Bars, HeatMap, Part
 from gradwire.report.page import Block, Choice, Item, Section, Table, Text
-from gradwire.report.steps import HALF, NOTHING, PLAIN, Run, SetUp, is_baseline, label, main_sweep, runs
+from gradwire.report.steps import Run, SetUp, is_baseline, label, main_sweep, runs
 
 IN_STEP = ("forward", "backward", "wait", "optimizer")
 IN_THREAD = {"encode": 5, "communicate": 2, "decode": 6}  # with the numbers of their colours
