@@ -36,6 +36,11 @@ TESTS = [
     "test_engine.py",
     "test_tracing.py",
     "core/test_state.py",
+    "perf/test_cost.py",
+    "perf/test_buckets.py",
+    "perf/test_timeline.py",
+    "perf/test_model.py",
+    "perf/test_calibrate.py",
 ]
 LAST = "codecs/test_conformance.py"  # long, so it runs only if nothing before it failed
 
@@ -134,6 +139,15 @@ MUTANTS = [
     Mutant("hierarchical: pieces of a tensor draw alike", "core/layout.py", 'f"{s.name}\\t{s.start}" if s.start else s.name', "s.name", "qsgd"),
     Mutant("hierarchical: bytes inside a node count as sent", "collectives/meter.py", "        if exchange.team is not None and exchange.team.inside:\n", "        if False:\n", "topk"),
     Mutant("hierarchical: a bad share is noticed by its owner alone", "engine.py", "self._finite.append(zero_or_nan(out) == 0)", "self._finite.append(zero_or_nan(out if self._node is None else out[: out.numel() // 2]) == 0)", "topk"),
+    Mutant("perf: the card is not shared in a scatter", "perf/cost.py", "(g - 1) / p * b, g * (scattered(b, p)", "(g - 1) / p * b, (scattered(b, p)"),
+    Mutant("perf: a ring's way back costs no latency", "perf/cost.py", 'hops = 2 * (p - 1) if kind == "sum" else p - 1', "hops = p - 1"),
+    Mutant("perf: contention where nothing overlaps", "perf/timeline.py", "slower = shared * overlap.network_slowdown if EXCHANGE in kinds else shared", "slower = shared * overlap.network_slowdown"),
+    Mutant("perf: the first bucket is as large as the others", "perf/buckets.py", "size, limit = 0, first_bytes", "size, limit = 0, cap_bytes"),
+    Mutant("perf: an all-gather decodes one gradient", "perf/model.py", "ALL_GATHER: (1.0, float(workers))", "ALL_GATHER: (1.0, 1.0)"),
+    Mutant("perf: every micro-batch is exchanged", "perf/model.py", "(accumulate - 1) * work + line.end_seconds", "accumulate * line.end_seconds"),
+    Mutant("perf: every GPU of a node encodes everything", "perf/model.py", "share = 1 / self.cluster.gpus_per_node if", "share = 1.0 if"),
+    Mutant("perf: the slowest rank does not count", "perf/profile.py", "return self.jitter_seconds * latest(ranks)", "return 0.0"),
+    Mutant("perf: laws may be negative", "perf/calibrate.py", "step = max(-x[j], sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j])", "step = sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j]"),
 ]  # fmt: skip
 
 

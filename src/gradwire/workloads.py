@@ -215,9 +215,14 @@ def catalogue(
     return found
 
 
+def _text(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True)
+
+
 def dump(content: dict[str, Any]) -> bytes:
-    """As shipped; the same content gives the same bytes."""
-    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+    """As shipped; the same content gives the same bytes. Traces of a model are a text in the text, read when needed."""
+    traces = {model: _text(found) for model, found in content["traces"].items()}
+    text = _text({**content, "traces": traces})
     return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 

@@ -6,13 +6,14 @@ import dataclasses
 
 import pytest
 
-from gradwire import planner
+from gradwire import models, planner
 from gradwire.core.errors import ConfigError, GradwireError
 from gradwire.perf import published
 from gradwire.perf.model import predict
 from gradwire.perf.profile import Profile
 from gradwire.perf.timeline import Overlap
 from gradwire.perf.workload import shipped
+from gradwire.tracing import trace
 
 SETUP = {"model": "resnet50", "batch": 64, "gpus": 32, "gpus_per_node": 4, "bandwidth": "10gbit", "hardware": "h200"}
 
@@ -114,6 +115,15 @@ def test_hierarchical_spares_the_card_and_the_encoder():
     assert levels.parts["encode"] < flat.parts["encode"]
     assert levels.sent_bytes < flat.sent_bytes / 3
     assert levels.step_seconds < flat.step_seconds
+
+
+@pytest.mark.parametrize(("codec", "within"), [("efsignsgd", 0.01), ("topkc", 0.01), ("powersgd", 0.12)])
+def test_hierarchical_bytes_are_the_tracers(codec, within):
+    """The trace is of the rank that sends most: more than the mean where matrices are dealt out whole."""
+    tensors = [(n, tuple(p.shape)) for n, p in models.build("resnet50").named_parameters()]
+    exact = trace(codec, tensors, workers=32, strategy="hierarchical(per_node=4)")
+    found = predict(**SETUP, codec=codec, strategy="hierarchical", mode="after_backward")
+    assert found.sent_bytes == pytest.approx(exact.sent_bytes, rel=within)
 
 
 def test_ways_of_sums():

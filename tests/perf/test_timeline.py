@@ -66,3 +66,10 @@ def test_many_buckets_end_in_time():
     line = simulate(0.1, jobs, Overlap(1.07, 1.0), one_lane=True)
     assert line.end_seconds == pytest.approx(300 * 1.2e-3 + 0.1 / 300, rel=0.1)
     assert line.end_seconds >= 300 * 1.2e-3
+
+
+@pytest.mark.parametrize("one_lane", [True, False])
+def test_a_backward_pass_of_a_microsecond_ends_too(one_lane):
+    """Shares of it are then as small as what floats are off by."""
+    late = [Job(1.0, (Stage(EXCHANGE, 1.0), Stage(EXCHANGE, 1.0))), send(1.0, 0.999)]
+    assert simulate(1e-6, late, ALONE, one_lane=one_lane).end_seconds == pytest.approx(3.0)

@@ -100,6 +100,15 @@ def test_backward_comes_by_gradients_in_reverse():
     assert all(0 < s <= 1 for s in shape.shares)
 
 
+def test_beyond_the_anchors_no_size_is_negative():
+    """Padding makes the curve through the anchors bend; a share of a gradient shrinks in proportion at most."""
+    for codec in shipped().codecs():
+        few, many = (shipped().workload("lstm-ptb", codec, "auto", OVERLAP, n) for n in (64, 1024))
+        for small, large in zip(many.units, few.units, strict=True):
+            for e, anchor in zip(small.exchanges, large.exchanges, strict=True):
+                assert e.num_bytes >= anchor.num_bytes * 64 / 1024
+
+
 def test_own_models_and_codecs_are_traced_once(tmp_path, monkeypatch):
     monkeypatch.setenv(workloads.CACHE, str(tmp_path))
     monkeypatch.chdir(tmp_path)

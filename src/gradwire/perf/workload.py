@@ -101,6 +101,7 @@ class Traces:
         self._specs = {w: s for s, known in reversed(content["codecs"].items()) for w in known["written"]}
         self._anchors: dict[tuple[str, str, str, str], dict[int, list[Unit]]] = {}
         self._ready: dict[str, list[float]] = {}
+        self._by_model: dict[str, Mapping[str, Any]] = {}
         self._workloads: dict[tuple[str, str, str, str, int], Workload] = {}
 
     def models(self) -> list[str]:
@@ -127,11 +128,11 @@ class Traces:
 
     def has(self, model: str, codec: str, strategy: str) -> bool:
         spec = self.spec(codec)
-        return spec is not None and strategy in self._content["traces"].get(model, {}).get(spec, {})
+        return spec is not None and strategy in self._of(model).get(spec, {})
 
     def strategies(self, model: str, codec: str) -> list[str]:
         """Those that were traced."""
-        return list(self._content["traces"].get(model, {}).get(self.spec(codec), {}))
+        return list(self._of(model).get(self.spec(codec) or "", {}))
 
     def workload(self, model: str, codec: str, strategy: str, mode: str, workers: int) -> Workload:
         """What the codec does there. Kept: one question asks for the same few workloads hundreds of times."""
@@ -160,9 +161,16 @@ class Traces:
             estimated=not kept["fixed_size"],
         )
 
+    def _of(self, model: str) -> Mapping[str, Any]:
+        """Traces of one model: text of its own in a file, so that nobody has to read those of all others."""
+        if model not in self._by_model:
+            kept = self._content["traces"].get(model, {})
+            self._by_model[model] = json.loads(kept) if isinstance(kept, str) else kept
+        return self._by_model[model]
+
     def _traced(self, model: str, spec: str, strategy: str, mode: str) -> dict[int, list[Unit]]:
         """Units by the number of workers that was traced."""
-        by_strategy = self._content["traces"][model].get(spec, {})
+        by_strategy = self._of(model).get(spec, {})
         if strategy not in by_strategy:
             raise UnknownName(
                 f"no trace of {spec} under strategy {strategy!r}; known: {', '.join(by_strategy) or 'none'}"
