@@ -6,7 +6,7 @@ One record a setting, of kind "prediction": its `what` is that of the measured o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -58,14 +58,13 @@ def predict_all(
     records: Sequence[Record],
     profile: Profile,
     calibrated_on: Place | None = None,
-    on_done: Callable[[], None] = lambda: None,
+    command: str = "gradwire validate",
 ) -> list[Record]:
     """A prediction for every step record that the model is about, except those the profile was made from."""
     commit, dirty = environment.commit()
     now, found = environment.now(), []
     drift = _drifts(records, profile)
     for record in records:
-        on_done()
         if record.kind != STEP or not calibrate.modelled(record) or Place.of(record.what) == calibrated_on:
             continue
         if record.what["model"] not in profile.models:
@@ -76,7 +75,7 @@ def predict_all(
             dataclasses.replace(
                 record,
                 kind=KIND,
-                command="gradwire validate",
+                command=command,
                 time=now,
                 commit=commit,
                 dirty=dirty,

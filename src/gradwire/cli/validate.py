@@ -75,7 +75,10 @@ def validate(
             found, prediction.workload_of, name=f"{place}", description="", place=where, held_out=held_out or ()
         )
     asked = [r for r in found if not held_out or r.what.get("model") in held_out]
-    predictions = prediction.predict_all(asked, profile, where)
+    said = {"place": [place] if place else [], "hardware": [hardware] if hardware else [], "hold-out": held_out or []}
+    options = "".join(f" --{name} {value}" for name, values in said.items() for value in values)
+    command = f"gradwire validate {' '.join(path.name for path in records)}{options}"
+    predictions = prediction.predict_all(asked, profile, where, command)
     if not predictions:
         raise ConfigError(
             "validate: there is no step record of another place whose model the profile knows; "
