@@ -1,36 +1,57 @@
 """Makes src/gradwire/perf/data/traces.json.gz: what every codec of the catalogue sends on every model of it.
 
-Run by `make traces` after a codec, a strategy or a model has changed; tests/perf/test_workload.py says when. It takes
-about half an hour on one core; models are traced side by side.
+    python docs/traces.py              # codecs and models that are not in it yet: a minute for one codec
+    python docs/traces.py topk dgc     # these codecs anew, after a change of what they send
+    python docs/traces.py --all        # everything, after a change of a strategy or a model: half an hour on one core
+
+tests/perf/test_workload.py says when it is out of date. Models are traced side by side.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gradwire import models, workloads
+from gradwire.core.codec import codecs
+from gradwire.perf.workload import shipped
 
 TARGET = Path(__file__).parent.parent / "src" / "gradwire" / "perf" / "data" / "traces.json.gz"
 
 
-def one(model: str) -> dict[str, object]:
+def one(model: str, specs: list[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    return workloads.catalogue([model])
+    return workloads.catalogue([model], specs)
 
 
-def main() -> None:
-    content: dict[str, dict[str, object]] = {"models": {}, "codecs": {}, "traces": {}}
+def wanted(arguments: list[str], kept: dict[str, Any]) -> dict[str, list[str]]:
+    """Which codecs are to be traced on which models."""
+    every = [*codecs.names(), *workloads.VARIANTS]
+    if arguments == ["--all"]:
+        return {model: every for model in models.names()}
+    chosen = [c for c in every if c in arguments or c.partition("(")[0] in arguments]
+    return {model: chosen or [c for c in every if c not in kept["traces"].get(model, {})] for model in models.names()}
+
+
+def main(arguments: list[str]) -> None:
+    content: dict[str, Any] = {"models": {}, "codecs": {}, "traces": {}}
+    if arguments != ["--all"] and TARGET.exists():
+        content = shipped().content()
+    todo = {model: specs for model, specs in wanted(arguments, content).items() if specs}
     with ProcessPoolExecutor(int(os.environ.get("JOBS", os.cpu_count() or 1))) as pool:
-        for model, found in zip(models.names(), pool.map(one, models.names()), strict=True):
-            print(model, flush=True)
-            for part in content:
-                content[part] |= found[part]  # type: ignore[operator]
-    TARGET.write_bytes(workloads.dump(content))
+        for model, found in zip(todo, pool.map(one, todo, todo.values()), strict=True):
+            print(f"{model}: {len(todo[model])} codecs", flush=True)
+            content["models"][model] = found["models"][model]
+            content["codecs"] |= found["codecs"]
+            content["traces"][model] = content["traces"].get(model, {}) | found["traces"][model]
+    if todo:
+        TARGET.write_bytes(workloads.dump(content))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -85,6 +85,12 @@ def test_one_gpu_waits_for_nobody():
     assert alone.parts["wait"] == 0
 
 
+def test_inside_one_node_nothing_is_compressed():
+    found = predict(**SETUP | {"gpus": 4}, codec="topk", strategy="hierarchical")
+    assert (found.parts["encode"], found.parts["decode"], found.sent_bytes) == (0, 0, 0)
+    assert found.parts["exchange"] > 0
+
+
 def test_all_gather_decodes_and_holds_everybody():
     few = predict(**SETUP | {"gpus": 8}, codec="signsgd", strategy="all_gather", mode="after_backward")
     many = predict(**SETUP | {"gpus": 64}, codec="signsgd", strategy="all_gather", mode="after_backward")

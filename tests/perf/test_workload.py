@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import pytest
 
 from gradwire import models, workloads
@@ -72,6 +74,10 @@ def test_the_curve_is_exact_where_it_should_be():
     assert unit.exchanges[1].num_bytes == pytest.approx(33)
     (same,) = between({4: at(4)}, 40)
     assert same == at(4)[0]
+
+
+def test_content_is_what_was_dumped():
+    assert workloads.dump(shipped().content()) == (files("gradwire.perf") / "data" / "traces.json.gz").read_bytes()
 
 
 def test_ways_to_write_a_codec():

@@ -241,7 +241,9 @@ class _Units:
         return _Costed(Job(unit.ready, tuple(stages)), encode, sum(rounds) + inside, decode)
 
     def _compute(self, unit: Unit) -> tuple[float, float]:
-        """Seconds of encoding and of decoding."""
+        """Seconds of encoding and of decoding; none where all GPUs are in one node, and nothing leaves it."""
+        if self._among.gpus == 1:
+            return 0.0, 0.0
         share = 1 / self.cluster.gpus_per_node if self.strategy == HIERARCHICAL else 1.0
         elements, n = unit.compressed * share, self.peers
         encode, decode = self._once(elements)

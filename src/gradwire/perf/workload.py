@@ -104,6 +104,10 @@ class Traces:
         self._by_model: dict[str, Mapping[str, Any]] = {}
         self._workloads: dict[tuple[str, str, str, str, int], Workload] = {}
 
+    def content(self) -> dict[str, Any]:
+        """All of it, as it was given; traces are read where they were texts."""
+        return {**self._content, "traces": {model: dict(self._of(model)) for model in self._content["traces"]}}
+
     def models(self) -> list[str]:
         return sorted(self._content["models"])
 
