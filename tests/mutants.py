@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant("rotted padding", "kernels/rows.py", "F.pad(x, (0, -numel % block))", "F.pad(x, (0, -numel % block), value=1e3)", "efsignsgd"),
     Mutant("packing in the other bit order", "kernels/bitpack/reference.py", "groups[..., i] << (i * width)", "groups[..., i] << (8 - (i + 1) * width)"),
     Mutant("random numbers depend on the cut", "kernels/random/reference.py", "device)[skip : skip + numel].view(tuple(shape))\n", "device)[:numel].view(tuple(shape))\n"),
-    Mutant("gather counts one copy", "core/exchange.py", "return (workers - 1) * self.payload.nbytes", "return self.payload.nbytes"),
+    Mutant("gather counts one copy", "core/wire.py", "return (workers - 1) * num_bytes\n\n\ndef scattered", "return num_bytes\n\n\ndef scattered"),
     Mutant("tracer misses the second leg", "collectives/trace.py", "round_ += 1", "round_ += 1\n        if round_ == 1:\n            return traced"),
     Mutant("unused parameters spend their memory", "engine.py", "return mean * mask, own * mask", "return mean, own"),
     Mutant("dense part summed, not averaged", "engine.py", "Sum(torch.cat(plain).to(dtype) * (1.0 / self.peers))", "Sum(torch.cat(plain).to(dtype))"),
