@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from ranks import Pool
 
-from gradwire.collectives.c10d import ProcessGroupDriver
-from gradwire.core.exchange import Payload, Scatter
+from gradwire.collectives.c10d import LARGE_ROW, ProcessGroupDriver
+from gradwire.core.exchange import Gather, Payload, Scatter
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 
@@ -55,3 +55,18 @@ def test_row_r_of_worker_i_arrives_at_worker_r_as_row_i(pool: Pool) -> None:
     for rank, received in enumerate(pool.run(3, scatter_rows, 2)):
         assert received.tolist() == [[rank, rank], [10 + rank, 10 + rank], [20 + rank, 20 + rank]]
     assert all(received.shape == (3, 0) for received in pool.run(3, scatter_rows, 0))
+
+
+def gather_rows(rank: int, width: int) -> torch.Tensor:
+    def program():
+        row = (torch.arange(width) * (rank + 1)).to(torch.uint8)
+        return (yield Gather(Payload(row[None])))
+
+    return ProcessGroupDriver(dist.group.WORLD).run(program()).data
+
+
+@pytest.mark.parametrize("width", [7, LARGE_ROW - 1, LARGE_ROW, LARGE_ROW + 5])
+def test_two_workers_gather_large_rows_in_pairs_and_small_ones_by_gloo(pool: Pool, width: int) -> None:
+    wanted = torch.stack([(torch.arange(width) * (rank + 1)).to(torch.uint8) for rank in range(2)])
+    for received in pool.run(2, gather_rows, width):
+        assert torch.equal(received, wanted)
