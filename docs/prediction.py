@@ -97,7 +97,7 @@ def _verdict(errors: dict[str, Errors], gathered: tuple[float, float]) -> str:
         "2. The same configuration differs from run to run by more than the prediction is off (below).\n"
         f"3. With 2 hosts codecs go by all-gather, and gloo's all-gather between two hosts uses {gathered[0]:.2f} of "
         f"the link (blockint's steps of ncf-ml1m), between four {gathered[1]:.2f} (its largest single gradient); a "
-        "calibration at four cannot know.\n"
+        "calibration at four cannot know. (Since then large rows between two hosts go in pairs.)\n"
     )
 
 
