@@ -215,7 +215,7 @@ def advice_block() -> str:
     text = "\n".join(textwrap.fill(line, WIDTH) for line in said if line)
     return (
         f"```text\n$ gradwire advise {options}\n{text}\n```\n"
-        "In under a second, without torch. Models and codecs are measured on an H200, the network is assumed.\n"
+        "Without torch, at once. Models and codecs are measured on an H200, the network is assumed.\n"
     )
 
 

@@ -83,6 +83,7 @@ OUTSIDE = {
 # parts that must load without torch
 TORCH_FREE = [
     *("core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py", "core/wire.py"),
+    *("core/baselines.py", "core/search.py"),
     "planner.py",
     *(str(f.relative_to(ROOT)) for f in FILES if f.relative_to(ROOT).parts[0] in ("perf", "report", "reproduce")),
 ]

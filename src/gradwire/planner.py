@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradwire.core.baselines import DDP
 from gradwire.perf import advisor
 from gradwire.perf import model as perf
 from gradwire.perf import whatif as sweeps
@@ -15,7 +16,7 @@ from gradwire.perf.advisor import Advice
 from gradwire.perf.cluster import check_gpus
 from gradwire.perf.model import Prediction
 from gradwire.perf.whatif import Sweep
-from gradwire.perf.workload import BASELINES, OVERLAP, Workload, shipped
+from gradwire.perf.workload import OVERLAP, Workload, shipped
 
 
 def predict(**setup: Any) -> Prediction:
@@ -59,4 +60,4 @@ def _own(
     traces = workloads.own(model, codec, wish)
     spec = traces.codecs()[0]
     peers = gpus // gpus_per_node if strategy == perf.HIERARCHICAL else gpus
-    return traces.workload(model, spec, wish, OVERLAP if spec in BASELINES else mode, max(2, peers))
+    return traces.workload(model, spec, wish, OVERLAP if spec in DDP else mode, max(2, peers))

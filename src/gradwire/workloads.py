@@ -25,11 +25,12 @@ from torch import Tensor, nn
 import gradwire
 from gradwire import models
 from gradwire.collectives.choose import possible
+from gradwire.core.baselines import DDP
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import to_spec
 from gradwire.perf.buckets import buckets
-from gradwire.perf.workload import AFTER, ANCHORS, BASELINES, OVERLAP, ModelShape, Traces
+from gradwire.perf.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces
 from gradwire.tracing import Trace, trace
 
 SAMPLE = (512, 512)  # on which a codec is run whose sizes depend on the data; its bytes are scaled to the unit
@@ -136,7 +137,7 @@ def _unit(codec: str, shapes: tuple[tuple[int, ...], ...], strategy: str, worker
     tensors = [(f"{i}", s) for i, s in enumerate(shapes)]
     if not built.traits.fixed_size:
         return _scaled(_sample(codec, strategy, workers), tensors)
-    compress = "all" if codec in BASELINES else "matrices"
+    compress = "all" if codec in DDP else "matrices"
     found = trace(built, tensors, workers=workers, strategy=strategy, compress=compress)
     exchanges = [[e.kind, e.round, e.handed_bytes] for e in found.exchanges]
     return [found.elements, found.compressed, found.strategy, exchanges]
@@ -179,7 +180,7 @@ def _parameters(codec: Codec) -> dict[str, Any]:
 
 def strategies_of(codec: str) -> list[str]:
     """Those that are traced: the usual choice, and all-gather, by which the literature sends what cannot be summed."""
-    return [AUTO, *(s for s in possible(codecs.build(codec)) if s == ALL_GATHER and codec not in BASELINES)]
+    return [AUTO, *(s for s in possible(codecs.build(codec)) if s == ALL_GATHER and codec not in DDP)]
 
 
 def content(

@@ -119,13 +119,11 @@ def test_it_answers_without_torch():
         "import sys, typer; from gradwire.cli.whatif import whatif\n"
         "app = typer.Typer(); app.command()(whatif)\n"
         f"app({arguments!r}, standalone_mode=False)\n"
-        "import time; print('torch' in sys.modules, time.process_time(), file=sys.stderr)"
+        "print('torch' in sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    torch, seconds = done.stderr.split()
-    assert torch == "False"
-    assert float(seconds) < 2.0  # of a processor, Python's start included; 0.5 on an idle one
+    assert done.stderr.split() == ["False"]
 
 
 @pytest.mark.parametrize(

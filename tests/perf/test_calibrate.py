@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from gradwire.core.baselines import CODEC_OF
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Quantiles, Record
 from gradwire.perf import calibrate
@@ -58,7 +59,7 @@ def known():
 
 
 def find(what):
-    codec = calibrate.BASELINE_CODECS.get(what["configuration"], what["configuration"])
+    codec = CODEC_OF.get(what["configuration"], what["configuration"])
     return shipped().workload(what["model"], codec, "auto", what.get("mode", "overlap"), what["hosts"])
 
 

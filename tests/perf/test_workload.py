@@ -7,9 +7,10 @@ from importlib.resources import files
 import pytest
 
 from gradwire import models, workloads
+from gradwire.core.baselines import DDP
 from gradwire.core.codec import codecs
 from gradwire.core.errors import UnknownName
-from gradwire.perf.workload import AFTER, BASELINES, OVERLAP, Exchange, Traces, Unit, between, shipped
+from gradwire.perf.workload import AFTER, OVERLAP, Exchange, Traces, Unit, between, shipped
 from gradwire.tracing import ROUNDS, trace
 
 SMALL = "resnet20"  # every codec is traced anew on this one
@@ -56,7 +57,7 @@ def test_between_the_anchors(codec):
     model = "resnet9"
     tensors = [(n, tuple(p.shape)) for n, p in models.build(model).named_parameters()]
     for workers in (3, 8, 96):
-        whole = "all" if codec in BASELINES else "matrices"
+        whole = "all" if codec in DDP else "matrices"
         exact = trace(codec, tensors, workers=workers, compress=whole)
         found = shipped().workload(model, codec, "auto", AFTER, workers)
         few = 0.35 if exact.strategy == ROUNDS and exact.exchanges[0].kind == "route" else 0.02

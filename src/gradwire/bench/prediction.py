@@ -14,12 +14,12 @@ from gradwire import workloads
 from gradwire.bench import environment
 from gradwire.bench.collective import WIDTH
 from gradwire.bench.step import OWN, build, example
-from gradwire.core.baselines import NOTHING
+from gradwire.core.baselines import CODEC_OF
 from gradwire.core.codec import codecs
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import to_spec
 from gradwire.perf import calibrate
-from gradwire.perf.calibrate import BASELINE_CODECS, STEP, Place
+from gradwire.perf.calibrate import STEP, Place
 from gradwire.perf.profile import Profile
 from gradwire.perf.workload import OVERLAP, ModelShape, Traces, Workload
 
@@ -31,7 +31,7 @@ def workload_of(what: Mapping[str, Any]) -> Workload:
     workers = what["hosts"] * what["ranks_per_host"]
     if "configuration" in what:
         label = what["configuration"]
-        model, codec, mode = what["model"], BASELINE_CODECS.get(label, label), what.get("mode", OVERLAP)
+        model, codec, mode = what["model"], CODEC_OF.get(label, label), what.get("mode", OVERLAP)
         return _workload(model, to_spec(codecs.build(codec)), what.get("strategy", "auto"), mode, workers)
     elements = what["elements"]
     matrix = (-(-elements // WIDTH), min(elements, WIDTH))
@@ -63,7 +63,6 @@ def predict_all(
     """A prediction for every step record that the model is about, except those the profile was made from."""
     commit, dirty = environment.commit()
     now, found = environment.now(), []
-    drift = _drifts(records, profile)
     for record in records:
         if record.kind != STEP or not calibrate.modelled(record) or Place.of(record.what) == calibrated_on:
             continue
@@ -87,23 +86,10 @@ def predict_all(
                     "measured_time": record.time,
                     "error": seconds / measured - 1,
                     "spread": (record.quantiles.p80 - record.quantiles.p20) / (2 * measured),
-                    "drift": drift.get((record.time, record.what["model"])),
                     "parts_seconds": predicted.parts,
                     "profile": profile.name,
                     "calibrated_on": dict(profile.about),
                 },
             )
         )
-    return found
-
-
-def _drifts(records: Sequence[Record], profile: Profile) -> dict[tuple[str, str], float]:
-    """By run and model: how much slower the step without exchange was than when the profile was made."""
-    found = {}
-    for record in records:
-        model = record.what.get("model", "")
-        if record.kind == STEP and record.what["configuration"] == NOTHING and model in profile.models:
-            parts = record.outcome["parts_seconds"]
-            then = profile.times(model, record.what["batch"])
-            found[record.time, model] = parts["backward"] / then.backward_seconds - 1
     return found

@@ -28,7 +28,7 @@ from gradwire import models
 from gradwire.bench.launch import Rank, launch
 from gradwire.bench.sweep import Group, Measured, Place, Sweep
 from gradwire.bench.tasks import shapes
-from gradwire.core.baselines import BASELINES, HALF, NOTHING, PLAIN, POWERSGD
+from gradwire.core.baselines import BASELINES, CODEC_OF, HALF, NOTHING, PLAIN, POWERSGD
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
@@ -210,7 +210,7 @@ def _merge(setting: Mapping[str, Any], shares: Sequence[dict[str, Any]], workers
 
 def _known_bytes(setting: Mapping[str, Any], workers: int) -> float | None:
     """What the baselines send, by the same arithmetic as ours; torch's PowerSGD is left to the interface's count."""
-    codec = {PLAIN: "none", HALF: "fp16"}.get(setting["configuration"])
+    codec = CODEC_OF.get(setting["configuration"])
     if codec is None:
         return 0.0 if setting["configuration"] == NOTHING else None
     return float(trace(codec, tensors_of(setting["model"]), workers=workers, compress="all").sent_bytes)

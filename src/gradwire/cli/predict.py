@@ -53,8 +53,8 @@ def predict(
           --codec topk --codec "powersgd(rank=4)" --mode after_backward
     """
     from gradwire import planner
+    from gradwire.core.baselines import DDP
     from gradwire.perf.whatif import as_asked, baselines
-    from gradwire.perf.workload import BASELINES
 
     setup = options.keywords(
         model=model,
@@ -71,7 +71,7 @@ def predict(
         sums=sums,
         switch=switch,
     )
-    known, notes = baselines(hardware, BASELINES)
+    known, notes = baselines(hardware, DDP)
     names = list(dict.fromkeys([*known, *(codec or ())]))
     found = {name: planner.predict(**as_asked(name, setup)) for name in names}
     notes += [n for name, p in found.items() for n in _remarks(name, p)]

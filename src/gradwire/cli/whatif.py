@@ -218,8 +218,8 @@ def _ratio(value: float) -> str:
 
 def _maps(found: Sweep, metric: str) -> list[RenderableType]:
     """A grid for each codec, and one of letters: who is fastest."""
+    from gradwire.core.baselines import FP16, FP32
     from gradwire.perf.ranking import LABELS
-    from gradwire.perf.whatif import FP16, FP32
 
     over = FP16 if found.curve(FP16) else FP32
     grids = []

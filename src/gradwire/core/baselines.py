@@ -1,10 +1,17 @@
-"""What codecs are measured against, as step records call it: the one home of these names. No torch."""
+"""What codecs are measured against: the one home of these names. No torch."""
 
 from __future__ import annotations
 
+# as step records call them
 NOTHING = "no exchange"  # every rank for itself
 PLAIN = "fp32 DDP"  # DDP as it comes
 HALF = "fp16 DDP"  # with torch's own FP16 hook
 POWERSGD = "torch powerSGD"  # with torch's own PowerSGD hook
 BASELINES = (NOTHING, PLAIN, HALF, POWERSGD)
+
+# the codecs that send what DDP does by itself, or with torch's own hook
+FP32, FP16, BF16 = "none", "fp16", "bf16"
+DDP = (FP32, FP16, BF16)
+CODEC_OF = {PLAIN: FP32, HALF: FP16}
+
 WIN = 1.05  # times as fast as a baseline, to be called a win

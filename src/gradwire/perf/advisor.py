@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
+from gradwire.core.baselines import FP16, WIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds
 from gradwire.perf import crossover
 from gradwire.perf import model as perf
 from gradwire.perf.cluster import check_gpus
-from gradwire.perf.crossover import PAYS, Crossover, Needed
+from gradwire.perf.crossover import Crossover, Needed
 from gradwire.perf.model import HIERARCHICAL, MODES, SERVER, Input, Prediction
 from gradwire.perf.profile import SOURCES, Profile
-from gradwire.perf.ranking import HALF, LABELS, NOT_MEASURED, STRATEGIES, Contest, Ranked, wanted
+from gradwire.perf.ranking import LABELS, NOT_MEASURED, STRATEGIES, Contest, Ranked, wanted
 from gradwire.perf.workload import OVERLAP
 
 WORTH, NOT_WORTH, CLOSE, NOTHING, UNKNOWN = "worth it", "not worth it", "too close to call", "nothing to do", "unknown"
@@ -154,7 +155,7 @@ def _verdict(
     assert best.step_seconds is not None
     assert best.speedup is not None
     taken, against = format_milliseconds(best.step_seconds), format_milliseconds(reference.step_seconds)
-    off, hook = _median_error(expected), FP16_HOOK if reference.codec == HALF else None
+    off, hook = _median_error(expected), FP16_HOOK if reference.codec == FP16 else None
     gain, compared = best.speedup - 1, f"{taken} a step against {against} of {keep}"
     if 0 < gain < off:
         return Verdict(
@@ -163,7 +164,7 @@ def _verdict(
             f"predictions are {_percent(off)} off in the median; keep {keep} unless a measurement says otherwise.",
             hook,
         )
-    if best.speedup <= PAYS:
+    if best.speedup <= WIN:
         return Verdict(
             NOT_WORTH,
             f"Not worth it: keep {keep}. The fastest codec, {best.codec}, takes {compared}, {_faster(best.speedup)}; "

@@ -15,12 +15,12 @@ it is made of, fitted by least squares of relative errors with no negative term:
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from gradwire.core.baselines import HALF, NOTHING, PLAIN
+from gradwire.core.baselines import CODEC_OF, DDP, FP16, FP32, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.core.units import BITS_PER_BYTE, format_rate
@@ -29,9 +29,8 @@ from gradwire.perf.cost import cost
 from gradwire.perf.model import Prediction, predict, work
 from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile, Times, Whole, latest
 from gradwire.perf.timeline import Overlap
-from gradwire.perf.workload import BASELINES, Workload
+from gradwire.perf.workload import Workload
 
-BASELINE_CODECS = {PLAIN: "none", HALF: "fp16"}
 LAUNCH_SECONDS = 1e-5  # the unit in which fixed parts are written
 PASS_BYTES_PER_SECOND = 1e10  # and the speed by which passes are counted: about what one core copies
 
@@ -125,20 +124,20 @@ def fit(
 def _with_rest(profile: Profile, seen: Sequence[_Seen], place: Place) -> Profile:
     """With what the laws so far leave unexplained of a step: of DDP's FP16 hook, and of codecs."""
     steps = [s for s in seen if s.is_step]
-    half = [s for s in steps if s.workload.codec == "fp16"]
+    half = [s for s in steps if s.workload.codec == FP16]
     ours = [s for s in steps if s.part("encode") is not None]
     codecs = dict(profile.codecs)
     if half:
-        fixed, each = _unexplained(replace(profile, codecs=codecs | {"fp16": codecs["none"]}), half, place)
+        fixed, each = _unexplained(replace(profile, codecs=codecs | {FP16: codecs[FP32]}), half)
         source = f"measured: what torch's hook adds to the wait of FP32 DDP's law ({place})"
-        codecs["fp16"] = CodecCost(encode=_as_law(fixed, each), decode=Law(), source=source)
+        codecs[FP16] = CodecCost(encode=_as_law(fixed, each), decode=Law(), source=source)
     handling = {
-        mode: _as_law(*_unexplained(profile, group, place)) for mode, group in grouped(ours, lambda s: s.workload.mode)
+        mode: _as_law(*_unexplained(profile, group)) for mode, group in grouped(ours, lambda s: s.workload.mode)
     }
     return replace(profile, codecs=codecs, device=replace(profile.device, handling=handling))
 
 
-def _unexplained(profile: Profile, seen: Sequence[_Seen], place: Place) -> list[float]:
+def _unexplained(profile: Profile, seen: Sequence[_Seen]) -> list[float]:
     """Seconds a step and an element by which measured steps are longer than predicted ones."""
     rows, values, weights = [], [], []
     for s in seen:
@@ -170,7 +169,7 @@ def modelled(record: Record) -> bool:
     """Of a codec of gradwire, or DDP itself; torch's own PowerSGD is measured beside, and not modelled."""
     if record.kind == COLLECTIVE:
         return True
-    return "mode" in record.what or record.what["configuration"] in BASELINE_CODECS
+    return "mode" in record.what or record.what["configuration"] in CODEC_OF
 
 
 def _available(record: Record) -> float:
@@ -228,11 +227,11 @@ def grouped(records: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any
 
 def _codecs(seen: Sequence[_Seen], place: Place) -> dict[str, CodecCost]:
     costs = {
-        BASELINE_CODECS[PLAIN]: CodecCost(
+        FP32: CodecCost(
             encode=Law(), decode=Law(), source="assumed: DDP divides and copies inside its own measured times"
         )
     }
-    ours = [s for s in seen if s.part("encode") is not None and s.workload.codec not in BASELINES]
+    ours = [s for s in seen if s.part("encode") is not None and s.workload.codec not in DDP]
     for codec, group in grouped(ours, lambda s: s.workload.codec):
         steps = [s for s in group if s.is_step]
         costs[codec] = _law(steps or group, place, "training steps" if steps else "single gradients")
@@ -257,8 +256,10 @@ def _law(group: Sequence[_Seen], place: Place, what: str) -> CodecCost:
     source = f"measured: in {len(group)} configurations of {what} ({place})"
     wholes = {
         model: Whole(
-            encode_seconds=_mean(_as_one_unit(s, s.part("encode") or 0.0, fixed) for s in members),
-            decode_seconds=_mean(_as_one_unit(s, _decoded_once(s, place.workers), fixed_decode) for s in members),
+            encode_seconds=statistics.fmean(_as_one_unit(s, s.part("encode") or 0.0, fixed) for s in members),
+            decode_seconds=statistics.fmean(
+                _as_one_unit(s, _decoded_once(s, place.workers), fixed_decode) for s in members
+            ),
             source=source,
         )
         for model, members in grouped([s for s in group if s.is_step], lambda s: s.workload.model)
@@ -282,10 +283,6 @@ def _decoded_once(s: _Seen, workers: int) -> float:
     return max(0.0, (s.part("decode") or 0.0) - again) / max(1.0, times)
 
 
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
-
-
 def _as_law(fixed: float, each: float) -> Law:
     return Law(launches=fixed / LAUNCH_SECONDS, passes=each * PASS_BYTES_PER_SECOND / 4)
 
@@ -301,7 +298,7 @@ def _network(seen: Sequence[_Seen], place: Place, models: Mapping[str, Sequence[
         if spent > 0:
             rows.append(_exchange_row(s.workload, place.workers))
             values.append(spent)
-            weights.append((DDP_WEIGHT if s.workload.codec == "none" else 1.0) / spent)
+            weights.append((DDP_WEIGHT if s.workload.codec == FP32 else 1.0) / spent)
     if not rows:
         raise ConfigError("calibrate: no record says what exchanges cost; measure at least one codec there")
     start, latency, *per_byte = solve(rows, values, weights)
@@ -323,7 +320,7 @@ def _exchanged(s: _Seen) -> float | None:
     if spent is not None:
         return spent
     wait, backward = s.part("wait") or 0.0, s.part("backward") or 0.0
-    return wait if s.workload.codec == "none" and wait > 5 * backward else None
+    return wait if s.workload.codec == FP32 and wait > 5 * backward else None
 
 
 def _late(s: _Seen, models: Mapping[str, Sequence[Times]], place: Place) -> float:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gradwire.core.baselines import FP32, WIN
+from gradwire.core.search import boundary
 from gradwire.core.units import format_milliseconds, format_rate
-from gradwire.perf.ranking import LABELS, PLAIN, Contest
+from gradwire.perf.ranking import LABELS, Contest
 
 SLOWEST, FASTEST = 1e7, 1e13  # bit/s
 POINTS_PER_DECADE = 4
 MOST_GPUS = 1024
-PAYS = 1.05  # times as fast as DDP, from which on a codec is worth its loss
 NEAR_LINEAR = 1.1  # times the step without exchange
 LARGEST_RATIO = 1e6
 Range = tuple[float, float]
@@ -92,7 +93,7 @@ def gpus(contest: Contest, codec: str) -> Crossover:
     here = contest.setup["gpus"]
 
     def pays(nodes: float) -> bool:
-        return contest.beats(codec, PAYS, gpus=round(nodes) * per_node)
+        return contest.beats(codec, WIN, gpus=round(nodes) * per_node)
 
     nodes = _node_counts(1 if per_node > 1 else 2, max(MOST_GPUS, here) // per_node)
     ranges = [(a * per_node, b * per_node) for a, b in _ranges(pays, nodes, _halve_count)]
@@ -119,11 +120,11 @@ def _gpus_sentence(codec: str, ranges: Sequence[Range], most: float) -> str:
 
 def needed(contest: Contest) -> Needed:
     """The smallest ratio at which FP32 DDP's sums, so many times smaller, come near to linear scaling."""
-    alone = contest.baseline(PLAIN, gpus=1, gpus_per_node=1).step_seconds
+    alone = contest.baseline(FP32, gpus=1, gpus_per_node=1).step_seconds
     limit = NEAR_LINEAR * alone
 
     def step(ratio: float) -> float:
-        return contest.baseline(PLAIN, ratio=ratio).step_seconds
+        return contest.baseline(FP32, ratio=ratio).step_seconds
 
     low, high = 1.0, LARGEST_RATIO
     if step(low) <= limit:
@@ -131,10 +132,8 @@ def needed(contest: Contest) -> Needed:
     if step(high) > limit:
         uneven = any(t.jitter_seconds for t in contest.profile.models.get(contest.setup["model"], ()))
         return _needed(None, step(high), alone, "latency and the slowest GPU" if uneven else "latency")
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if step(middle) <= limit else (middle, high)
-    return _needed(high, step(high), alone)
+    _, enough = boundary(lambda ratio: step(ratio) > limit, low, high, 0.01)
+    return _needed(enough, step(enough), alone)
 
 
 def _needed(ratio: float | None, step: float, alone: float, rest: str = "") -> Needed:
@@ -171,11 +170,8 @@ def _ranges(
 
 def _halve_rate(as_left: Callable[[float], bool], between: Range) -> Range:
     """The place of the change, as both its sides."""
-    low, high = between
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if as_left(middle) else (low, middle)
-    return low, low
+    at, _ = boundary(as_left, *between, 0.001)
+    return at, at
 
 
 def _halve_count(as_left: Callable[[float], bool], between: Range) -> Range:

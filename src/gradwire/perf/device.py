@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gradwire.core.baselines import FP32
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.perf.calibrate import grouped, solve
@@ -88,7 +89,7 @@ def _codecs(passes: Sequence[Record], device: Device) -> dict[str, CodecCost]:
     """DDP's own FP32 sums need no codec: `none` keeps what the base says of it."""
     found = {}
     for codec, group in grouped(passes, lambda r: r.what["codec"]):
-        if codec == "none":
+        if codec == FP32:
             continue
         matrices = [r for r in group if "model" not in r.what]
         encode = [r.outcome["seconds"]["encode"] for r in matrices]

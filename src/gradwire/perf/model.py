@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gradwire.core.baselines import DDP
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
@@ -23,7 +23,7 @@ from gradwire.perf.cluster import Cluster, Link, check_rate
 from gradwire.perf.cost import WAYS, Cost, cost, together
 from gradwire.perf.profile import CodecCost, Profile, Times
 from gradwire.perf.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
-from gradwire.perf.workload import AFTER, BASELINES, OVERLAP, Unit, Workload, shipped
+from gradwire.perf.workload import AFTER, OVERLAP, Unit, Workload, shipped
 
 MODES = (OVERLAP, AFTER)
 HIERARCHICAL, SERVER = "hierarchical", "parameter_server"
@@ -110,7 +110,7 @@ def predict(
     times = profile.times(model, batch) if backward is None else _given(batch, backward)
     if workload is None:
         wish = "auto" if strategy in (HIERARCHICAL, SERVER) else strategy
-        kept = OVERLAP if codec in BASELINES else mode
+        kept = OVERLAP if codec in DDP else mode
         peers = cluster.nodes if strategy == HIERARCHICAL else gpus
         workload = shipped().workload(model, codec, wish, kept, max(peers, 2))
     found = profile.cost(workload.codec)
@@ -124,7 +124,7 @@ def predict(
     units = _Units(workload, profile, cluster, strategy, expense, encode_speed, ratio, sums)
     jobs = [units.job(unit) for unit in workload.units] if gpus > 1 else []
     work = times.backward_seconds / compute_speed
-    baseline = workload.codec in BASELINES
+    baseline = workload.codec in DDP
     late = times.slowest(gpus) / compute_speed
     handling = late + (0.0 if baseline or not jobs else units.handling())
     line = simulate(work, [j.job for j in jobs], profile.overlap, one_lane=not baseline)
@@ -329,7 +329,7 @@ class _Units:
         return kept + max((self._unit_memory(u) for u in self.workload.units), default=0.0)
 
     def _unit_memory(self, unit: Unit) -> float:
-        if self.workload.codec in BASELINES:
+        if self.workload.codec in DDP:
             return max((e.num_bytes for e in unit.exchanges), default=0.0)
         received = sum(self.peers * e.num_bytes if e.kind == "gather" else 2 * e.num_bytes for e in unit.exchanges)
         return received / self.ratio + FP32_BYTES * unit.compressed
@@ -365,8 +365,3 @@ def _inputs(
     if cluster.gpus_per_node > 1:
         found.append(Input("inside a node", format_rate(cluster.inside.bits_per_second), profile.inside_source))
     return tuple(found)
-
-
-def baselines() -> Sequence[str]:
-    """What codecs are compared with."""
-    return BASELINES

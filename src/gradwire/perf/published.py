@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 
 from gradwire.core.errors import ConfigError
+from gradwire.core.search import boundary
 from gradwire.core.units import transfer_seconds
 
 BUCKET_BYTES = 25e6  # section 2.2, "25 MB by default"
@@ -131,10 +132,7 @@ def crossover(
     """
     if not method(low) < baseline(low) or not method(high) > baseline(high):
         return None
-    while high / low > 1 + precision:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if method(middle) < baseline(middle) else (low, middle)
-    return low
+    return boundary(lambda rate: method(rate) < baseline(rate), low, high, precision)[0]
 
 
 def required_compression(
@@ -166,10 +164,7 @@ def required_compression(
         return low
     if not enough(high):
         return math.inf
-    while high / low > 1 + 1e-12:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return boundary(lambda ratio: not enough(ratio), low, high, 1e-12)[1]
 
 
 def traded(

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gradwire.core.baselines import BF16, DDP, FP16, FP32
 from gradwire.core.errors import Incompatible
 from gradwire.perf.model import ALL_GATHER, HIERARCHICAL, MODES, SERVER, Prediction
 from gradwire.perf.profile import Profile
-from gradwire.perf.workload import BASELINES, OVERLAP, shipped
+from gradwire.perf.workload import OVERLAP, shipped
 
 AUTO = "auto"
 STRATEGIES = (AUTO, ALL_GATHER, HIERARCHICAL, SERVER)
-PLAIN, HALF = "none", "fp16"
-LABELS = {PLAIN: "FP32 DDP", HALF: "FP16 DDP", "bf16": "BF16 DDP"}
+LABELS = {FP32: "FP32 DDP", FP16: "FP16 DDP", BF16: "BF16 DDP"}
 NOT_MEASURED = "not measured on this hardware"
 NO_WAY = "cannot go by this strategy"
 TOO_LARGE = "does not fit into memory"
@@ -61,7 +61,7 @@ class Contest:
 
     def baselines(self) -> list[Prediction]:
         """Those whose cost is known; FP32 always is."""
-        return [self.baseline(codec) for codec in BASELINES if codec == PLAIN or self.knows(codec)]
+        return [self.baseline(codec) for codec in DDP if codec == FP32 or self.knows(codec)]
 
     def reference(self, **changes: Any) -> Prediction:
         """What a codec has to beat: the faster of FP32 and FP16 DDP."""
@@ -89,8 +89,8 @@ class Contest:
             mine, theirs = (mine, min(theirs, drawn)) if turn is others else (min(mine, drawn), theirs)
 
     def _references(self, changes: Mapping[str, Any]) -> Iterator[Prediction]:
-        for codec in (HALF, PLAIN):
-            if codec == PLAIN or self.knows(codec):
+        for codec in (FP16, FP32):
+            if codec == FP32 or self.knows(codec):
                 yield from self._tried(codec, (OVERLAP,), None, changes)
 
     def _tried(
@@ -154,7 +154,7 @@ class Contest:
         """Bytes that a worker would send of 16-bit gradients, node by node or not."""
         way = HIERARCHICAL if strategy == HIERARCHICAL else AUTO
         if way not in self._halves:
-            self._halves[way] = self.predict(**self.setup, codec=PLAIN, strategy=way).sent_bytes / 2
+            self._halves[way] = self.predict(**self.setup, codec=FP32, strategy=way).sent_bytes / 2
         return self._halves[way]
 
     @cached_property
@@ -170,4 +170,4 @@ def wanted(codecs: str | Sequence[str] | None) -> list[str]:
     """Specs to rank, each once and without DDP's own; None: the whole catalogue."""
     named = [codecs] if isinstance(codecs, str) else codecs
     specs = [shipped().spec(c) or c for c in named] if named else shipped().codecs()
-    return [c for c in dict.fromkeys(specs) if c not in BASELINES]
+    return [c for c in dict.fromkeys(specs) if c not in DDP]

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
+from gradwire.core.baselines import DDP, FP16, FP32
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.perf import model as perf
 from gradwire.perf.model import Prediction
 from gradwire.perf.profile import Profile
 from gradwire.perf.quantity import Quantity, quantity, setting, values
-from gradwire.perf.ranking import HALF, LABELS, PLAIN
-from gradwire.perf.workload import BASELINES
+from gradwire.perf.ranking import LABELS
 
-FP32, FP16 = PLAIN, HALF
 METRICS = {"step": "step time", "sync": "backward and exchange"}
 NEEDED = {"model": None, "batch": "64", "gpus": "16", "bandwidth": "10gbit"}  # and what to type
 MOST = 5000  # points of a sweep; each takes about a millisecond a curve
@@ -45,7 +44,7 @@ class Curve:
 
     @property
     def baseline(self) -> bool:
-        return self.codec in BASELINES
+        return self.codec in DDP
 
     def seconds(self, metric: str = "step") -> tuple[float | None, ...]:
         """Of the whole step, or of backward and exchange (``"sync"``)."""
@@ -239,7 +238,7 @@ def baselines(hardware: str | Profile, wanted: Sequence[str] = (FP32, FP16)) -> 
 def as_asked(codec: str, setup: Mapping[str, Any]) -> dict[str, Any]:
     """The question for one codec: what is told of codecs (strategy, speed, ratio) is not told of DDP itself."""
     kept = {k: v for k, v in setup.items() if k not in ("strategy", "encode_speed", "ratio")}
-    return {**(kept if codec in BASELINES else setup), "codec": codec}
+    return {**(kept if codec in DDP else setup), "codec": codec}
 
 
 def parse(text: str) -> tuple[str, str]:

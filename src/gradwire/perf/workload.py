@@ -23,7 +23,6 @@ from gradwire.perf.buckets import buckets
 
 ANCHORS = (2, 4, 16, 64)  # numbers of workers that are traced
 OVERLAP, AFTER = "overlap", "after_backward"
-BASELINES = ("none", "fp16", "bf16")  # what DDP does by itself, or with torch's own hook
 
 
 @dataclass(frozen=True)

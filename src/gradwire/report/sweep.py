@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.core.baselines import FP16, FP32
 from gradwire.perf.quantity import Quantity
 from gradwire.perf.ranking import LABELS
-from gradwire.perf.whatif import FP16, FP32, METRICS, Curve, Sweep
+from gradwire.perf.whatif import METRICS, Curve, Sweep
 from gradwire.report.chart import Axis, Chart, HeatMap, Mark, Picture, Series, Value
 
 MARKS = 4  # crossovers that are drawn; all of them are in words below

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from gradwire.core.baselines import FP16
 from gradwire.core.errors import UnknownName, suggestion
 from gradwire.perf import published
 from gradwire.perf.published import BUCKET_BYTES
 from gradwire.reproduce.inputs import SIZES, Inputs
 from gradwire.reproduce.setup import SYNC, Setup
 
-FP16 = "fp16"
 RANK = {"powersgd(rank=4)": 4, "powersgd(rank=8)": 8, "powersgd(rank=16)": 16}
 SPARSE = {"mstopk(ratio=0.01)": 0.01, "mstopk(ratio=0.001)": 0.001, "topk(ratio=0.01)": 0.01}  # indices of 4 bytes
 SHARE = {"qsgd(levels=1)": 2 / 32}  # of the gradient's bytes; appendix B has no formula, so all-gather's

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gradwire.core.baselines import DDP
 from gradwire.core.errors import Incompatible
+from gradwire.core.search import boundary
 from gradwire.perf.profile import Profile
 from gradwire.perf.published import crossover
 from gradwire.reproduce.setup import SYNC, Setup
 
 GPUS_PER_NODE = 4  # of a p3.8xlarge, section 3
-DDP = ("none", "fp16", "bf16")  # always overlaps
 SUMMED = (*DDP, "powersgd")  # by all-reduce in the study, everything else by all-gather
 AFTER, OVERLAP = "after_backward", "overlap"
 
@@ -90,11 +91,7 @@ class Ours:
             return low
         if self.seconds(setup.at(ratio=high), SYNC) > bound:
             return math.inf
-        while high / low > 1 + 1e-4:
-            middle = math.sqrt(low * high)
-            enough = self.seconds(setup.at(ratio=middle), SYNC) <= bound
-            low, high = (low, middle) if enough else (middle, high)
-        return high
+        return boundary(lambda ratio: self.seconds(setup.at(ratio=ratio), SYNC) > bound, low, high, 1e-4)[1]
 
     def crossover(self, setup: Setup, codec: str) -> float | None:
         def at(codec: str, rate: float) -> float:

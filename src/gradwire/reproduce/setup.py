@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gradwire.core.baselines import FP32
 from gradwire.core.units import GBIT
 
 RATE = 10 * GBIT  # what the instances of section 3 have
 GPUS = (8, 16, 32, 64, 96)  # on the x axis of figures 6 to 10
-SYNC = "none"  # syncSGD: DDP in FP32
+SYNC = FP32  # syncSGD: DDP in FP32
 MODELS = ("resnet50", "resnet101", "bert-base")
 BATCH = {"resnet50": 64, "resnet101": 64, "bert-base": 12}  # of figures 6 to 8
 LABEL = {"resnet50": "ResNet-50", "resnet101": "ResNet-101", "bert-base": "BERT base"}

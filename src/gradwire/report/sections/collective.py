@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.core.baselines import DDP
 from gradwire.core.records import Record
 from gradwire.core.units import format_bytes, format_rate
 from gradwire.report.chart import Axis, Chart, Series
@@ -13,7 +14,6 @@ from gradwire.report.page import Block, Choice, Item, Section, Table, Text
 KEYS = ("machine", "gradient", "rate", "ranks on each host")
 PARAMETERS = ("codec", "strategy", "elements", "hosts", "ranks_per_host", "bits_per_second")
 HEADINGS = ("codec", "strategy", "hosts", "ms (p20-p80)", "left one host", "memory at the peak")
-BASELINES = ("none", "fp16", "bf16")  # what DDP sends
 
 
 def section(records: Sequence[Record]) -> Section | None:
@@ -49,7 +49,7 @@ def _curves(key: tuple[str, str, str, str], ordered: Sequence[Record]) -> Chart:
             f"{codec}, {strategy}",
             [r.what["hosts"] for r in records],
             [r.quantiles.p50 for r in records],
-            role="baseline" if codec in BASELINES else "codec",
+            role="baseline" if codec in DDP else "codec",
         )
         for (codec, strategy), records in found.items()
     ]
