@@ -133,10 +133,6 @@ class Traces:
         spec = self.spec(codec)
         return spec is not None and strategy in self._of(model).get(spec, {})
 
-    def strategies(self, model: str, codec: str) -> list[str]:
-        """Those that were traced."""
-        return list(self._of(model).get(self.spec(codec) or "", {}))
-
     def workload(self, model: str, codec: str, strategy: str, mode: str, workers: int) -> Workload:
         """What the codec does there. Kept: one question asks for the same few workloads hundreds of times."""
         key = (model, codec, strategy, mode, workers)
