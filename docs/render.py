@@ -1,4 +1,4 @@
-"""Write the pages that are outputs: docs/codecs.md, docs/cli.md, and the demo's run in README.md.
+"""Write the pages that are outputs: docs/codecs.md, docs/cli.md, docs/findings.md, and the demo's run in README.md.
 
     python docs/render.py            # write them
     python docs/render.py --check    # exit with 1 if one of them is out of date
@@ -28,6 +28,7 @@ from gradwire.core.codec import codecs
 from gradwire.core.records import Record, load
 
 sys.path.insert(0, str(Path(__file__).parent))
+import findings
 import network
 import prediction
 
@@ -63,6 +64,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": cli_page(),
         ROOT / "docs" / "encode.md": encode_page(),
         ROOT / "docs" / "network.md": f"{GENERATED}\n{network.page(ROOT, _source)}",
+        ROOT / "docs" / "findings.md": f"{GENERATED}\n{findings.page(ROOT, _source)}",
         **{path: f"{GENERATED}\n{text}" for path, text in prediction.pages(ROOT).items()},
         ROOT / "README.md": readme(),
     }

@@ -23,8 +23,8 @@ from gradwire.memory.base import ERROR, Memory
 FORMAT_VERSION = 1
 
 
-def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memory) -> None:
-    """Refuse what another version, codec or memory has saved."""
+def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memory, controller: str | None) -> None:
+    """Refuse what another version, codec, memory or controller has saved."""
     if not states:
         raise StateMismatch("gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks")
     for state in states:
@@ -32,6 +32,12 @@ def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memo
             raise StateMismatch(
                 f"gradwire: this state has format {state.get('format_version')!r}, and this version reads "
                 f"{FORMAT_VERSION}; load it with the version that wrote it"
+            )
+        steered = state["steering"]["controller"]["controller"] if state.get("steering") else None
+        if steered != controller:
+            raise StateMismatch(
+                f"gradwire: this state was saved under controller {steered or 'none'}, and this run has "
+                f"{controller or 'none'}; attach with the saved one, or start without the state"
             )
         name = state["codec"].partition("(")[0]
         if name != codec.name or state["memory"].partition("(")[0] != memory.name:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from gradwire.adaptive.controller import Controller, Settings
 from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
@@ -34,12 +35,14 @@ class VirtualCluster:
     def __init__(
         self,
         workers: int,
-        codec: str | Codec,
+        codec: str | Codec | None = None,
         memory: str | Memory = "default",
         strategy: str | Strategy = "auto",
         seed: int = 0,
         *,
+        controller: str | Controller | None = None,
         compress: str = "all",
+        nmse_every: int = 0,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ConfigError(f"VirtualCluster: `workers` must be a whole number of at least 1, got {workers!r}")
@@ -49,10 +52,12 @@ class VirtualCluster:
                 codec,
                 memory=memory,
                 strategy=strategy,
+                controller=controller.spec if isinstance(controller, Controller) else controller,  # one for each worker
                 compress=compress,
                 seed=seed,
                 rank=rank,
                 workers=workers,
+                nmse_every=nmse_every,
             )
             for rank in range(workers)
         ]
@@ -74,20 +79,65 @@ class VirtualCluster:
         groups = [list(gradients)] if units is None else [list(u) for u in units]
         if sorted(n for g in groups for n in g) != sorted(gradients):
             raise ConfigError("VirtualCluster: `units` must hold every name of the gradients exactly once")
+        layouts = [Layout.of((name, gradients[name][0].shape) for name in names) for names in groups]
+        rows = [
+            [torch.cat([gradients[name][rank].detach().reshape(-1) for name in names]) for rank in range(self.workers)]
+            for names in groups
+        ]
+        self._step(layouts, rows)
+        return {name: self._outputs[name][0] for name in gradients}
+
+    def reduce_rows(self, rows: Tensor, layout: Layout) -> Tensor:
+        """One step over one unit: a row of `rows` is a worker's flat gradient; returns the reduced one."""
+        if rows.shape != (self.workers, layout.numel):
+            raise ConfigError(
+                f"VirtualCluster: rows of shape {(self.workers, layout.numel)} were wanted, got {tuple(rows.shape)}"
+            )
+        return self._step([layout], [list(rows.unbind())])[0]
+
+    def _step(self, layouts: Sequence[Layout], rows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+        """All units of a step; returns what worker 0 holds of each."""
+        whole = Layout(tuple(segment for layout in layouts for segment in layout.segments))
+        self._shapes |= {s.name: torch.Size(s.shape) for s in whole.segments}
         meters = [Meter() for _ in range(self.workers)]
         self._outputs = {}
-        for names in groups:
-            self._reduce_unit(names, gradients, meters)
+        results = []
+        for engine in self.engines:
+            engine.begin(whole)
+        with torch.no_grad():
+            for layout, flats in zip(layouts, rows, strict=True):
+                programs = [engine.reduce(x, layout) for engine, x in zip(self.engines, flats, strict=True)]
+                reduced = local.run(programs, meters)
+                results.append(reduced[0])
+                pieces = [layout.split(flat) for flat in reduced]
+                for i, segment in enumerate(layout.segments):
+                    self._outputs[segment.name] = [p[i].view(segment.shape) for p in pieces]
         for engine in self.engines:
             engine.finish_step()
         self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
         self.node_bytes = meters[0].node_bytes
-        return {name: self._outputs[name][0] for name in gradients}
+        return results
 
     def observe(self, kind: str, values: Mapping[str, Sequence[Tensor]]) -> None:
         """Tell the codecs something about the coming step: one tensor per worker for each name."""
         for rank, engine in enumerate(self.engines):
             engine.observe(kind, {name: tensors[rank] for name, tensors in values.items()})
+
+    def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Settings:
+        """Let the controller decide on the next epoch; the rates are those of the schedule."""
+        meters = [Meter() for _ in range(self.workers)]
+        programs = [engine.end_epoch(learning_rate, next_learning_rate) for engine in self.engines]
+        return local.run(programs, meters)[0]
+
+    @property
+    def controller(self) -> Controller | None:
+        """Of worker 0; all workers' decide alike."""
+        steering = self.engines[0].steering
+        return None if steering is None else steering.controller
+
+    def nmse(self, *, forget: bool = False) -> float | None:
+        """See `Engine.nmse`."""
+        return self.engines[0].nmse(forget=forget)
 
     def outputs(self, name: str) -> list[Tensor]:
         """What each worker holds after the last step."""
@@ -100,18 +150,6 @@ class VirtualCluster:
         the owner of a shard keeps an error of its own, that is included, at n-fold weight.
         """
         return [e.owed(name, self._shapes[self._known(name)]) for e in self.engines]
-
-    def _reduce_unit(self, names: list[str], gradients: Mapping[str, Sequence[Tensor]], meters: list[Meter]) -> None:
-        layout = Layout.of((name, gradients[name][0].shape) for name in names)
-        programs = []
-        for rank, engine in enumerate(self.engines):
-            parts = [gradients[name][rank].detach().reshape(-1) for name in names]
-            programs.append(engine.reduce(torch.cat(parts), layout))
-        with torch.no_grad():
-            flats = local.run(programs, meters)
-        pieces = [layout.split(flat) for flat in flats]
-        for i, segment in enumerate(layout.segments):
-            self._outputs[segment.name] = [p[i].view(segment.shape) for p in pieces]
 
     def _known(self, name: str) -> str:
         if name not in self._shapes:
@@ -131,6 +169,5 @@ class VirtualCluster:
             if len({(t.shape, t.dtype, t.device) for t in tensors}) != 1:
                 raise ConfigError(f"VirtualCluster: the workers' tensors for {name!r} differ in shape, dtype or device")
             check_gradient(name, tensors[0])
-            self._shapes[name] = tensors[0].shape
         if len({(t[0].dtype, t[0].device) for t in gradients.values()}) != 1:
             raise ConfigError("VirtualCluster: all gradients of one call must share one dtype and device")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,19 +27,22 @@ import torch
 from torch import Tensor
 
 from gradwire import checkpoint
-from gradwire.collectives.choose import MEASURED, check, choose, parse
+from gradwire.adaptive.controller import Controller, Settings
+from gradwire.adaptive.steering import steer
+from gradwire.collectives.choose import MEASURED, choose, parse
 from gradwire.collectives.hierarchical import Deal, Ownership, Station, looks_at_tensors
 from gradwire.collectives.link import Link, measuring
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
-from gradwire.core.codec import Carrier, Codec, Context, Strategy, codecs
+from gradwire.core.codec import Carrier, Codec, Context, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.exchange import Exchange, Program, Sum, Team, together, within
+from gradwire.core.exchange import Exchange, Program, Sum, Team, side_by_side, together, within
 from gradwire.core.layout import Layout, Segment, Split
 from gradwire.core.random import Random
 from gradwire.core.registry import to_spec
 from gradwire.core.state import Store, Transaction
-from gradwire.kernels.finite import poisoned, zero_or_nan
+from gradwire.kernels.finite import zero_or_nan
 from gradwire.memory.base import ERROR, Memory, memories
+from gradwire.share import Level, Share, joined, merged
 
 TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
 
@@ -55,6 +57,7 @@ class Engine:
         compress: ``"matrices"`` leaves tensors of fewer than two dimensions or 1024 elements as they are;
             ``"all"`` gives the codec everything.
         seed: of all randomness; the same on all workers.
+        controller: chooses each tensor's codec, epoch by epoch; `codec` may then be None.
         track_unused: parameters without a gradient on all workers keep their memory and get a zero result.
         nmse_every: measure the normalised error against the exact mean every so many steps (0: never). Such a step
             sends the uncompressed gradient too.
@@ -62,10 +65,11 @@ class Engine:
 
     def __init__(
         self,
-        codec: str | Codec,
+        codec: str | Codec | None,
         *,
         memory: str | Memory = "default",
         strategy: str | Strategy = "auto",
+        controller: str | Controller | None = None,
         compress: str = "matrices",
         seed: int = 0,
         rank: int = 0,
@@ -77,15 +81,14 @@ class Engine:
             raise ConfigError(f"gradwire: `compress` must be 'matrices' or 'all', got {compress!r}")
         if nmse_every < 0:
             raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
-        self.codec = codecs.build(codec) if isinstance(codec, str) else codec
+        self.steering, choices = steer(controller, codec)
+        self.codec = choices[0]
         wanted = self.codec.traits.memory if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
-        self._running = self.memory.fit(self.codec)  # the codec as it runs under this memory
-        self._shows = self.codec.traits.shows or self.codec.traits.elementwise
         self.compress = compress
         self.seed, self.rank, self.workers = seed, rank, workers
         self.strategy, self._carrier, self._node, self._across = Station.of(parse(strategy), rank, workers)
-        check(self.codec, self._carrier)
+        self._levels = {c.spec: Level.of(c, self.memory, self._carrier) for c in choices}
         self.measured = MEASURED in (strategy, getattr(self.strategy, "across", None))
         self.link: Link | None = None
         self.per_node = 1 if self._node is None else len(self._node.ranks)
@@ -96,6 +99,7 @@ class Engine:
         self.step = 0
         self._skipped = torch.zeros((), dtype=torch.int64)
         self.store = Store()
+        self.loss_scale = 1.0
         self.gradient_scale = 1.0  # loss scale over learning rate: the units of today's gradient
         self._kept_scale: float | Tensor = 1.0  # the units of what the memories hold
         self._transaction = Transaction(self.store)
@@ -103,6 +107,7 @@ class Engine:
         self._finite: list[Tensor] = []
         self._squares = torch.zeros(2)  # of measured errors, and of exact means
         self._split = cache(self._split_uncached)
+        self._shares = cache(self._shares_uncached)
 
     def _own(self, owners: Ownership) -> None:
         self._owners = owners
@@ -128,6 +133,8 @@ class Engine:
     def reduce(self, x: Tensor, layout: Layout) -> Program[Tensor]:
         """The program that reduces the flat gradient `x` to its mean over the workers. `x` is not changed."""
         unit = self._split(layout)
+        if self.steering is not None:
+            self.steering.watch(x, layout, self.loss_scale)
         flags = self._flags(x, unit)
         if self._node is None:
             out, squares = yield from self._reduce(x, unit, flags, x.dtype)
@@ -158,59 +165,60 @@ class Engine:
         """The mean of `x`, as `dtype`, and the squares of error and mean if they are measured in this step."""
         _, picked, rest = unit
         parts = dict(zip(unit.whole.names, unit.whole.split(x), strict=True))
-        gradient = x if not rest.segments else _join(x, parts, picked)
-        gradient = gradient.to(dtype) if self.codec.traits.lossless else gradient.float()
-        ctx = self._context(picked, gradient)
-        sent = self._repay(self.memory.compensate(gradient, ctx), ctx)
-        sent = sent if self._shows else poisoned(sent)
+        shares = [self._share(x, parts, unit, layout, level, dtype) for level, layout in self._shares(picked)]
         plain = [*(parts[name] for name in rest.names), *flags.values()]
-        beside: dict[str, Exchange] = {}
+        beside: list[Exchange] = []
         if plain:
-            beside["dense"] = Sum(torch.cat(plain).to(dtype) * (1.0 / self.peers))
+            beside.append(Sum(torch.cat(plain).to(dtype) * (1.0 / self.peers)))
         if self._measures(unit):
-            beside["exact"] = Sum(sent * (1.0 / self.peers))
-        main = self._codec_program(sent, ctx)
-        (mean, own), sums = yield from together(main, tuple(beside.values()))
-        answers = dict(zip(beside, sums, strict=True))
-        dense = answers.get("dense", x.new_empty(0))
-        squares = _squares(mean, answers["exact"]) if "exact" in answers else None
-        if own is not None:
-            if flags:
-                mean, own = self._hold_unused(mean, own, dense[rest.numel :], ctx)
-            self.memory.update(sent, own, ctx)
-        if not rest.segments:
-            return mean.to(dtype), squares
-        kept = self.memory.uncompressed(dense[: rest.numel], replace(ctx, layout=rest))
-        return _merge(unit, mean, kept, dtype), squares
+            beside += [Sum(share.sent * (1.0 / self.peers)) for share in shares]
+        main = side_by_side([share.program() for share in shares])
+        results, sums = yield from together(main, tuple(beside))
+        dense, exact = (sums[0], sums[1:]) if plain else (x.new_empty(0), sums)
+        pairs = [_squares(mean, wanted) for (mean, _), wanted in zip(results, exact, strict=False)]  # no exact: none
+        squares = torch.stack(pairs).sum(0) if pairs else None
+        used = dict(zip(flags, dense[rest.numel :].split(1), strict=True)) if flags else {}
+        means = [share.settle(result, used) for share, result in zip(shares, results, strict=True)]
+        if len(shares) == 1 and not rest.segments:
+            return means[0].to(dtype), squares
+        layouts = [share.ctx.layout for share in shares]
+        if rest.segments:
+            layouts.append(rest)
+            means.append(self.memory.uncompressed(dense[: rest.numel], self._context(rest, dense, None)))
+        return merged(unit.whole, layouts, means, dtype), squares
 
-    def _codec_program(self, sent: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor | None]]:
-        if not sent.numel():
-            return sent, sent if ctx.wants_own else None
-        return (yield from self._running.reduce(sent, ctx))
+    def _share(
+        self, x: Tensor, parts: Mapping[str, Tensor], unit: Split, layout: Layout, level: Level, dtype: torch.dtype
+    ) -> Share:
+        """What `level` gets of the unit `x`: the tensors of `layout`."""
+        gradient = x if layout == unit.whole else joined(x, parts, layout)
+        gradient = gradient.to(dtype) if level.codec.traits.lossless else gradient.float()
+        ctx = self._context(layout, gradient, level.codec)
+        return Share.of(gradient, level, self.memory, ctx)
 
-    def _context(self, layout: Layout, gradient: Tensor) -> Context:
+    def _context(self, layout: Layout, gradient: Tensor, codec: Codec | None) -> Context:
         return Context(
             layout=layout,
             state=self._transaction,
             rng=Random(self.seed, self.step, layout.id, self.place),
             rank=self.place,
             workers=self.peers,
-            strategy=self.strategy_for(layout),
+            strategy=None if codec is None else self.strategy_for(layout, codec),
             gradient=gradient,
             observed=self._observed,
             rescale=self.gradient_scale / self._kept_scale,
             wants_own=self.memory.keeps,
-            owner_memory=self.memory.keeps and self.codec.traits.averages,
+            owner_memory=self.memory.keeps and codec is not None and codec.traits.averages,
         )
 
     def picked(self, layout: Layout) -> Layout:
         """What of a unit the codec gets."""
         return self._split(layout).picked
 
-    def strategy_for(self, layout: Layout) -> Carrier | None:
+    def strategy_for(self, layout: Layout, codec: Codec | None = None) -> Carrier | None:
         """What carries a unit; None for a codec that runs its own rounds."""
         # the ranks of a node send at the same time over one link: what counts is what all of them save
-        return choose(self.codec, self._carrier, layout.numel * self.per_node, self.peers, self.link)
+        return choose(codec or self.codec, self._carrier, layout.numel * self.per_node, self.peers, self.link)
 
     def measure(self, device: torch.device) -> Program[None]:
         """The program that measures the link between those who compress together, before the first step."""
@@ -218,13 +226,29 @@ class Engine:
         self.link = yield from program if self._node is None else within(program, self._across)
 
     def _split_uncached(self, layout: Layout) -> Split:
-        if self.compress == "all" or self.codec.traits.lossless:
+        if self.compress == "all" or all(level.codec.traits.lossless for level in self._levels.values()):
             return Split(layout, layout, Layout(()))
         return Split(layout, *layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY))
 
+    def _shares_uncached(self, picked: Layout) -> list[tuple[Level, Layout]]:
+        """The tensors of each level, in the unit's order."""
+        if self.steering is None:
+            return [(self._levels[self.codec.spec], picked)]
+        levels = self.steering.levels
+        groups: dict[str, list[Segment]] = {} if picked.segments else {self.codec.spec: []}
+        for segment in picked.segments:
+            groups.setdefault(levels[segment.name], []).append(segment)
+        return [(self._levels[spec], Layout(tuple(segments))) for spec, segments in groups.items()]
+
     def _deal_uncached(self, layout: Layout) -> Deal:
         assert self._node is not None
-        deal = Deal(self._split(layout), self._owners, self._node, self.rank, looks_at_tensors(self.codec))
+        deal = Deal(
+            self._split(layout),
+            self._owners,
+            self._node,
+            self.rank,
+            any(looks_at_tensors(level.codec) for level in self._levels.values()),
+        )
         others = set(layout.names) - set(deal.mine.whole.names)
         for kind, kept in self.store.entries.items():  # a state that was averaged has all of it on each rank of a node
             for name in others & kept.keys():
@@ -240,46 +264,6 @@ class Engine:
 
     def _measures(self, unit: Split) -> bool:
         return self.nmse_every > 0 and self.step % self.nmse_every == 0 and unit.picked.numel > 0
-
-    # ---------------------------------------------------------------- memories in special cases
-
-    def _repay(self, sent: Tensor, ctx: Context) -> Tensor:
-        """Owners' errors for elements that another worker owns by now go into this worker's gradient.
-
-        Shards move when DDP rebuilds its buckets or the number of workers changes. The owner's error counts fully in
-        the mean and a worker's gradient only by 1/n, hence the factor.
-        """
-        if not self.store.entries.get(OWNER_ERROR):
-            return sent
-        held = self._held(ctx)
-        moved = self.store.outside(OWNER_ERROR, ctx.layout, held)
-        if not moved:
-            return sent
-        sent = sent.clone()
-        for piece, error in moved:
-            sent[ctx.layout.find(piece)] += self.peers * ctx.rescale * error
-            if piece.name not in held.names:
-                self._transaction.forget(OWNER_ERROR, piece.name)
-        return sent
-
-    def _hold_unused(self, mean: Tensor, own: Tensor, used: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """DDP drops the result of parameters that no worker used: send nothing of theirs, keep their memory."""
-        flags = (used != 0).to(mean.dtype)
-        mask = torch.cat([flag.expand(size) for flag, size in zip(flags, ctx.layout.sizes, strict=True)])
-        held = self._held(ctx)
-        if self._transaction.wrote(OWNER_ERROR, held):
-            new, old = self._transaction.written(OWNER_ERROR, held), self.store.flat(OWNER_ERROR, held)
-            kept = torch.cat([mask[ctx.layout.find(segment)] for segment in held.segments])
-            self._transaction.put_flat(
-                OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else ctx.rescale * old)
-            )
-        return mean * mask, own * mask
-
-    def _held(self, ctx: Context) -> Layout:
-        """The pieces of the unit whose owner this worker is."""
-        if ctx.strategy is None:
-            return Layout(())
-        return ctx.strategy.held(self.codec, ctx.layout, self.place, self.peers)
 
     # ---------------------------------------------------------------- one step
 
@@ -319,10 +303,28 @@ class Engine:
         self._transaction.drop()
         self._finite.clear()
 
-    def nmse(self) -> float | None:
-        """Normalised squared error of all measured results against the exact mean of what the codecs were given."""
+    def nmse(self, *, forget: bool = False) -> float | None:
+        """Normalised squared error of all measured results against the exact mean of what the codecs were given.
+
+        With `forget` the next answer is about the steps from here on.
+        """
         error, norm = self._squares.tolist()
+        if forget:
+            self._squares = torch.zeros(2)
         return error / norm if norm else None
+
+    def begin(self, parameters: Layout) -> None:
+        """Before the first step under a controller: all parameters that there are."""
+        if self.steering is not None:
+            self.steering.begin(self.picked(parameters).names)
+
+    def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Program[Settings]:
+        """The program by which all workers agree on the settings of the next epoch."""
+        if self.steering is None:
+            raise ConfigError("gradwire: end_epoch is for runs under a controller; pass controller=... to attach")
+        settings = yield from self.steering.end_epoch(learning_rate, next_learning_rate, self.workers)
+        self._shares.cache_clear()
+        return settings
 
     # ---------------------------------------------------------------- state
 
@@ -362,12 +364,14 @@ class Engine:
             "scale": float(self._kept_scale),
             "link": [] if self.link is None else [self.link.latency_seconds, self.link.bits_per_second],
             "state": kept,
+            "steering": {} if self.steering is None else self.steering.state_dict(),
         }
 
     def load_state_dict(self, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state: this rank's own, or the list of all ranks' after the world size changed."""
         states = [saved] if isinstance(saved, Mapping) else list(saved)
-        checkpoint.check_set_up(states, self.codec, self.memory)
+        controller = None if self.steering is None else self.steering.controller.spec
+        checkpoint.check_set_up(states, self.codec, self.memory, controller)
         mine = checkpoint.own(states, self.rank, self.workers, self.per_node)
         self.abandon_step()
         first = mine or states[0]
@@ -377,23 +381,13 @@ class Engine:
         self._transaction = Transaction(self.store)
         self.seed, self.step = first["seed"], first["step"]
         self._skipped, self._kept_scale = torch.tensor(first["skipped_steps"]), first["scale"]
+        if self.steering is not None:
+            self.steering.load_state_dict(first["steering"])
+            self._shares.cache_clear()
         if self.measured and first.get("link"):  # else a resumed run might choose otherwise
             self.link = Link(*first["link"])
-
-
-def _join(x: Tensor, parts: Mapping[str, Tensor], layout: Layout) -> Tensor:
-    return torch.cat([parts[name] for name in layout.names]) if layout.segments else x.new_empty(0)
 
 
 def _squares(mean: Tensor, exact: Tensor) -> Tensor:
     """Of the error of `mean`, and of what it should be."""
     return torch.stack([(mean - exact).float().square().sum(), exact.float().square().sum()])
-
-
-def _merge(unit: Split, mean: Tensor, plain: Tensor, dtype: torch.dtype) -> Tensor:
-    """Both parts of a unit in its order."""
-    values = dict(zip(unit.picked.names, unit.picked.split(mean), strict=True))
-    values |= zip(unit.rest.names, unit.rest.split(plain), strict=True)
-    out = torch.empty(unit.whole.numel, dtype=dtype, device=plain.device)
-    torch._foreach_copy_(list(unit.whole.split(out)), [values[name] for name in unit.whole.names])
-    return out

@@ -18,8 +18,10 @@ from gradwire.models import bert, lstm, ncf, resnet
 NAMES = [
     "bert-base",
     "bert-large",
+    "bert-small",
     "densenet40",
     "lstm-ptb",
+    "lstm-wikitext2",
     "ncf",
     "ncf-ml1m",
     "resnet101",
@@ -63,7 +65,9 @@ SMALL = [
 OUTPUTS = {
     "bert-base": (2, 768),
     "bert-large": (2, 128, 30_522),
+    "bert-small": (2, 128, 33_279),
     "lstm-ptb": (2, 35, 10_000),
+    "lstm-wikitext2": (2, 35, 33_278),
     "ncf": (2,),
     "ncf-ml1m": (2,),
     "unet": (2, 1, 512, 512),
@@ -237,6 +241,51 @@ def test_lstm_agrees_with_torch() -> None:
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(hidden, expected_hidden[0])
     torch.testing.assert_close(cell, expected_cell[0])
+
+
+def test_lstm_agrees_with_a_loop_over_time() -> None:
+    torch.manual_seed(0)
+    layer = lstm.LSTMLayer(5, 7).double()
+    x = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True)
+    state = tuple(torch.randn(2, 3, 7, dtype=torch.float64).unbind())
+
+    def loop() -> tuple[Tensor, ...]:
+        hidden, cell = state
+        outputs = []
+        for word in x.unbind(dim=1):
+            enter, forget, new, leave = layer.gates(torch.cat([word, hidden], dim=1)).chunk(4, dim=1)
+            cell = cell * torch.sigmoid(forget) + torch.sigmoid(enter) * torch.tanh(new)
+            hidden = torch.sigmoid(leave) * torch.tanh(cell)
+            outputs.append(hidden)
+        return torch.stack(outputs, dim=1), hidden, cell
+
+    results = []
+    out, (hidden, cell) = layer(x, state)
+    for found in ((out, hidden, cell), loop()):
+        total = torch.stack([part.sin().sum() for part in found]).sum()
+        gradients = torch.autograd.grad(total, [x, *layer.parameters()])
+        results.append([*found, *gradients])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_lstm_forward_takes_states_and_gives_them_back() -> None:
+    torch.manual_seed(0)
+    model = lstm.LanguageModel(20, width=8, layers=2, dropout=0.5).eval()
+    words = torch.randint(20, (2, 10))
+    _, states = model.advance(words[:, :4])
+    scores, after = model(words[:, 4:], states)
+    torch.testing.assert_close(scores, model(words)[:, 4:])
+    torch.testing.assert_close(after, model.advance(words)[1])
+
+
+def test_bert_scores_chosen_places_alone() -> None:
+    torch.manual_seed(0)
+    model = bert.BertMaskedLM(bert.BertSize(layers=1, width=32, heads=4, vocabulary=50, positions=16)).eval()
+    words, places = torch.randint(50, (2, 16)), torch.tensor([[3, 15, 0], [8, 8, 1]])
+    everywhere = model(words)
+    expected = torch.stack([everywhere[row, places[row]] for row in range(2)])
+    torch.testing.assert_close(model(words, places=places), expected)
 
 
 def test_lstm_states_carry_over() -> None:

@@ -18,6 +18,7 @@ from gradwire.cli.predict import predict
 from gradwire.cli.report import report
 from gradwire.cli.reproduce import reproduce
 from gradwire.cli.size import size
+from gradwire.cli.tta import tta
 from gradwire.cli.validate import validate
 from gradwire.cli.whatif import whatif
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for function in (codecs, size, demo, predict, advise, whatif, calibrate, validate, reproduce, report):
+for function in (codecs, size, demo, predict, advise, whatif, tta, calibrate, validate, reproduce, report):
     app.command()(function)
 app.command(context_settings={"allow_interspersed_args": False})(lab)  # what follows CMD is CMD's
 app.add_typer(bench)

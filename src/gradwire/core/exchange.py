@@ -18,7 +18,7 @@ those of the team, counted in its order; the exchanges of one tuple are all of o
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -179,6 +179,29 @@ def together(main: Program[R], extras: tuple[Exchange, ...]) -> Program[tuple[R,
         except StopIteration as done:
             return done.value, answers[len(batch) :]
         answer = yield request
+
+
+def side_by_side(programs: Sequence[Program[R]]) -> Program[list[R]]:
+    """Run all programs in step: their exchanges of a round travel together; returns their results in order."""
+    if len(programs) == 1:
+        return [(yield from programs[0])]
+    results: dict[int, R] = {}
+    requests: dict[int, Any] = {}
+
+    def resume(index: int, answer: Any) -> None:
+        try:
+            requests[index] = programs[index].send(answer)
+        except StopIteration as done:
+            results[index] = done.value
+
+    for index in range(len(programs)):
+        resume(index, None)
+    while requests:
+        round_, requests = requests, {}
+        answers = iter((yield tuple(exchange for request in round_.values() for exchange in as_batch(request))))
+        for index, request in round_.items():
+            resume(index, as_answer(request, [next(answers) for _ in as_batch(request)]))
+    return [results[index] for index in range(len(programs))]
 
 
 def within(program: Program[R], team: Team) -> Program[R]:

@@ -21,21 +21,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.adaptive.controller import Controller, Settings
 from gradwire.checkpoint import check_names
+from gradwire.collectives import local
 from gradwire.collectives.c10d import Clock, ProcessGroupDriver
 from gradwire.collectives.channel import channel_over, check_agreement
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.gradient import check_gradient, sparse_gradient
+from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
-from gradwire.memory.base import ERROR, Memory
+from gradwire.integrations.parameters import check_model, reduced_parameters
+from gradwire.integrations.summary import steered, summary
+from gradwire.memory.base import Memory
 
 MODES = ("overlap", "after_backward")
 Plan = tuple[tuple[str, ...], ...]
@@ -43,8 +47,9 @@ Plan = tuple[tuple[str, ...], ...]
 
 def attach(
     model: DistributedDataParallel,
-    codec: str | Codec,
+    codec: str | Codec | None = None,
     *,
+    controller: str | Controller | None = None,
     memory: str | Memory = "default",
     strategy: str | Strategy = "auto",
     mode: str = "overlap",
@@ -59,6 +64,8 @@ def attach(
     Args:
         model: wrapped in DistributedDataParallel; all its ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``.
+        controller: chooses each tensor's codec instead, such as ``Accordion(low="powersgd(rank=4)",
+            high="powersgd(rank=1)")``; needs `optimizer`, and `handle.end_epoch()` after each epoch.
         memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
         strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; for several ranks on
             each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
@@ -66,7 +73,7 @@ def attach(
         mode: ``"overlap"`` with the backward pass, or ``"after_backward"`` over everything at once.
         compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
         seed: of all randomness, the same on all ranks.
-        optimizer: needed by memories that follow the learning rate.
+        optimizer: needed by controllers, and by memories that follow the learning rate.
         scaler: the loss scaler; memories then follow its scale.
         nmse_every: measure the error against the exact mean every so many steps (sends the full gradient then).
     """
@@ -78,13 +85,14 @@ def attach(
     if mode not in MODES:
         raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
     slot = _slot(model)
-    _check_model(model)
+    check_model(model)
     handle = Handle(
         model,
         Engine(
             codec,
             memory=memory,
             strategy=strategy,
+            controller=controller,
             compress=compress,
             seed=seed,
             rank=dist.get_rank(model.process_group),
@@ -152,18 +160,19 @@ class Handle:
         optimizer: torch.optim.Optimizer | None,
         scaler: torch.amp.GradScaler | None,
     ) -> None:
-        if engine.memory.by_learning_rate and optimizer is None:
-            raise ConfigError(
-                f"attach: memory {to_spec(engine.memory)!r} follows the learning rate; pass optimizer=..."
-            )
+        if optimizer is None and (engine.memory.by_learning_rate or engine.steering is not None):
+            who = f"memory {to_spec(engine.memory)!r}" if engine.memory.by_learning_rate else "a controller"
+            raise ConfigError(f"attach: {who} follows the learning rate; pass optimizer=...")
         self.engine, self.mode = engine, mode
         self._model = weakref.ref(model)
         self._group = model.process_group
         self._optimizer, self._scaler = optimizer, scaler
-        parameters = _reduced_parameters(model)
+        parameters = reduced_parameters(model)
         self._names = {id(p): name for name, p in parameters.items()}
         self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self._device = next(p.device for p in parameters.values())
+        engine.begin(Layout.of(self._shapes.items()))
+        self._rate = 0.0  # of the last step
         self._buckets: list[_Bucket] = []
         self._where: dict[str, tuple[_Bucket, Tensor]] = {}
         self._launched: list[tuple[str, ...]] = []
@@ -187,9 +196,10 @@ class Handle:
         """All that the ranks must have in common."""
         engine = self.engine
         strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
+        controller = "" if engine.steering is None else f"controller {engine.steering.controller.spec}, "
         return (
-            f"codec {engine.codec.spec}, memory {to_spec(engine.memory)}, strategy {strategy}, mode {self.mode}, "
-            f"compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
+            f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {strategy}, "
+            f"mode {self.mode}, compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
         )
 
     # ---------------------------------------------------------------- what DDP calls
@@ -221,9 +231,13 @@ class Handle:
     def _begin_step(self) -> None:
         engine = self.engine
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0
-        rate = self._optimizer.param_groups[0]["lr"] if engine.memory.by_learning_rate and self._optimizer else 1.0
+        self._rate = self._learning_rate()
+        rate = self._rate if engine.memory.by_learning_rate else 1.0
         if rate > 0 and math.isfinite(scale):
-            engine.gradient_scale = scale / float(rate)
+            engine.gradient_scale, engine.loss_scale = scale / rate, scale
+
+    def _learning_rate(self) -> float:
+        return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
 
     def _outgrow(self) -> None:
         """Units of a restored run hold until DDP rebuilds its buckets in this process, too."""
@@ -319,29 +333,40 @@ class Handle:
         """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
         self.engine.observe(kind, values)
 
+    def end_epoch(self, learning_rate: float | None = None, next_learning_rate: float | None = None) -> Settings:
+        """Let the controller decide on the next epoch, alike on all ranks, which must all call this.
+
+        Call it when the scheduler has set the next epoch's learning rate. The rates are those of the last step and of
+        the optimizer now; pass the schedule's own where a controller's `rate_factor` is in the optimizer's.
+        """
+        program = self.engine.end_epoch(
+            self._rate if learning_rate is None else learning_rate,
+            self._learning_rate() if next_learning_rate is None else next_learning_rate,
+        )
+        if self._driver is None:
+            return local.run([program], [Meter()])[0]
+        decided: list[Settings] = []
+        driver = self._driver
+        self._executor.submit(lambda: decided.append(driver.run(program)))
+        self._executor.wait()
+        return decided[0]
+
     def stats(self) -> dict[str, Any]:
         """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
         engine, driver = self.engine, self._driver
         clock = None if driver is None or self._device.type != "cpu" else driver.clock
-        errors = [e.tensor.norm() for e in engine.store.entries.get(ERROR, {}).values()]
-        sent = 0 if driver is None else driver.meter.sent_bytes
-        return {
-            "codec": engine.codec.spec,
-            "memory": to_spec(engine.memory),
+        found = summary(engine, None if driver is None else driver.meter)
+        return found | {
             "mode": self.mode,
-            "workers": engine.workers,
             "steps": engine.step,
             "skipped_steps": engine.skipped_steps,
-            "payload_bytes": 0 if driver is None else driver.meter.payload_bytes,
-            "sent_bytes": sent,
-            "node_bytes": 0 if driver is None else driver.meter.node_bytes,
-            "sent_bytes_per_step": sent / self._steps if self._steps else 0.0,
+            "sent_bytes_per_step": found["sent_bytes"] / self._steps if self._steps else 0.0,
             "encode_seconds": clock and clock.encode,
             "communicate_seconds": clock and clock.communicate,
             "decode_seconds": clock and clock.decode,
-            "residual_norm": float(torch.stack(errors).norm()) if errors else None,
             "nmse": engine.nmse(),
             "link": None if engine.link is None else dataclasses.asdict(engine.link),
+            **steered(engine),
         }
 
     def detach(self) -> None:
@@ -372,19 +397,3 @@ def _slot(model: DistributedDataParallel) -> _Slot:
             f"attach: this model is compressed by {slot.handle.engine.codec.spec} already; call handle.detach() first"
         )
     return slot
-
-
-def _reduced_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """The parameters whose gradients DDP reduces, in the model's order."""
-    named = model.module.named_parameters()
-    return {n: p for n, p in named if p.requires_grad and n not in model.parameters_to_ignore}
-
-
-def _check_model(model: DistributedDataParallel) -> None:
-    names = _reduced_parameters(model)
-    for name, parameter in names.items():
-        check_gradient(name, parameter)
-    for prefix, module in model.module.named_modules():
-        name = f"{prefix}.weight" if prefix else "weight"
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and name in names:
-            raise sparse_gradient(name)

@@ -39,7 +39,8 @@ from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
-from gradwire.memory.base import ERROR, Memory
+from gradwire.integrations.summary import summary
+from gradwire.memory.base import Memory
 
 
 @dataclass
@@ -210,21 +211,12 @@ class LocalSteps:
 
     def stats(self) -> dict[str, Any]:
         """What has happened: bytes since this was made, steps and exchanges since training began."""
-        engine, meter = self.engine, self._driver and self._driver.meter
-        errors = [e.tensor.norm() for e in engine.store.entries.get(ERROR, {}).values()]
-        sent = meter.sent_bytes if meter else 0
-        return {
-            "codec": engine.codec.spec,
-            "memory": to_spec(engine.memory),
-            "workers": engine.workers,
+        found = summary(self.engine, None if self._driver is None else self._driver.meter)
+        return found | {
             "steps": self._taken,
-            "syncs": engine.step,
-            "skipped_syncs": engine.skipped_steps,
-            "payload_bytes": meter.payload_bytes if meter else 0,
-            "sent_bytes": sent,
-            "node_bytes": meter.node_bytes if meter else 0,
-            "sent_bytes_per_sync": sent / self._syncs if self._syncs else 0.0,
-            "residual_norm": float(torch.stack(errors).norm()) if errors else None,
+            "syncs": self.engine.step,
+            "skipped_syncs": self.engine.skipped_steps,
+            "sent_bytes_per_sync": found["sent_bytes"] / self._syncs if self._syncs else 0.0,
         }
 
     def _anchors(self) -> dict[str, Tensor]:

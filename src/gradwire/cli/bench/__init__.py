@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from gradwire.cli.bench.accuracy import accuracy
 from gradwire.cli.bench.collective import collective
 from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.step import step
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
-for function in (encode, collective, step):
+for function in (encode, collective, step, accuracy):
     bench.command()(function)
 
 

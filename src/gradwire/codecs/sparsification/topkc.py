@@ -32,6 +32,7 @@ from gradwire.core.registry import Check
 from gradwire.kernels import rows
 from gradwire.kernels.blockwise import square_sum
 from gradwire.kernels.cast import from_half, to_half
+from gradwire.kernels.random import words
 
 
 @register
@@ -42,14 +43,21 @@ class TopKC(Codec):
     name: ClassVar[str] = "topkc"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Han et al., 2024, arXiv:2407.01378"
-    variants: ClassVar[tuple[str, ...]] = ("topkc(ratio=0.3, chunk=16)", "topkc(bits=2, chunk=64)", "topkc(ratio=1)")
+    variants: ClassVar[tuple[str, ...]] = (
+        "topkc(ratio=0.3, chunk=16)",
+        "topkc(bits=2, chunk=64)",
+        "topkc(ratio=1)",
+        "topkc(ratio=0.3, chunk=16, permute=True)",
+    )
     ratio: float | None = None
     chunk: int = 128
     bits: float | None = None
+    permute: bool = False
 
     def __post_init__(self) -> None:
         check = Check(self.name)
         check.integer("chunk", self.chunk, 1)
+        check.one_of("permute", self.permute, (True, False))
         if self.ratio is not None:
             check.share("ratio", self.ratio)
         if self.bits is None:
@@ -81,6 +89,14 @@ class TopKC(Codec):
         return min(chunks, max(1, int(wanted)))
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        if not self.permute:
+            return (yield from self._reduce(x, ctx))
+        order = words(ctx.rng.shared("permutation"), x.shape, x.device).sort(stable=True).indices
+        mean, own = yield from self._reduce(x[order], ctx)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(x.numel(), device=x.device))
+        return mean[back], None if own is None else own[back]
+
+    def _reduce(self, x: Tensor, ctx: Context) -> Reduced:
         chunks = rows.blocks(x[None], self.chunk)[0]
         energy = yield Sum(square_sum(x[None], self.chunk)[0].to(torch.bfloat16))
         kept = energy.float().sort(descending=True, stable=True).indices[: self.kept_chunks(x.numel())]

@@ -42,10 +42,7 @@ def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: i
 
 
 def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
-    total = step.new_zeros((1, numel))
-    for i in range(data.shape[0]):
-        total += decode(data[i : i + 1], step[i : i + 1], block, low, high, numel)
-    return total
+    return rows.added(decode(data, step, block, low, high, numel))
 
 
 def recode(

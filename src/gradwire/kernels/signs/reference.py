@@ -39,11 +39,7 @@ def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) ->
 
 
 def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
-    total = plus.new_zeros((1, numel))
-    for i in range(data.shape[0]):
-        row = slice(i, i + 1)
-        total += decode(data[row], minus[row], plus[row], block, numel)
-    return total
+    return rows.added(decode(data, minus, plus, block, numel))
 
 
 def recode(

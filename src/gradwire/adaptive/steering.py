@@ -1,0 +1,139 @@
+"""A controller at work on one worker: what it watches, what it decided, and how all workers come to agree.
+
+Each worker adds up its own gradients over an epoch. At the end the norms of these sums are averaged over the workers in
+one small exchange, so that all of them see the same numbers, bit for bit, and decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.adaptive.controller import Controller, Observation, Settings, controllers
+from gradwire.core.codec import Codec, codecs
+from gradwire.core.errors import ConfigError
+from gradwire.core.exchange import Program, Sum
+from gradwire.core.layout import Layout
+from gradwire.core.state import Entry, Store
+
+SUM = "sum"  # of the gradients of this epoch
+
+
+class Steering:
+    """The controller, the sums it wants to know, and its settings in force."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
+        self.codecs = [codecs.build(spec) for spec in dict.fromkeys(controller.levels)]
+        self.levels: Mapping[str, str] = {}  # in force: parameter -> the codec's full spec
+        self._sums = Store()
+        # by the parameters of a unit: the sum over its steps of each one's |gradient|², and how many steps
+        self._squares: dict[tuple[str, ...], Tensor] = {}
+        self._steps: dict[tuple[str, ...], int] = {}
+
+    def begin(self, parameters: Sequence[str]) -> None:
+        """The settings of the first epoch; a second call, or one after a state was loaded, changes nothing."""
+        if not self.levels:
+            self.controller.start(parameters)
+            self._apply()
+
+    def watch(self, x: Tensor, layout: Layout, scale: float) -> None:
+        """Add a unit's gradient, in units of loss scale 1; what is not finite counts as zero."""
+        if not self.controller.watches:
+            return
+        x = (x.detach().float() / scale).nan_to_num(0.0, 0.0, 0.0)
+        kept = self._sums.flat(SUM, layout)
+        self._sums.put_flat(SUM, layout, x if kept is None else kept.add_(x))
+        squares = torch.stack(torch._foreach_norm(list(layout.split(x)))).double().square()
+        unit = layout.names
+        self._squares[unit] = self._squares[unit] + squares if unit in self._squares else squares
+        self._steps[unit] = self._steps.get(unit, 0) + 1
+
+    def end_epoch(self, rate: float, next_rate: float, workers: int) -> Program[Settings]:
+        """Average what the workers saw, decide, and begin the next epoch's sums."""
+        names = sorted(self._sums.entries.get(SUM, {}))
+        norms: list[float] = []
+        deviations: list[float] = []
+        whole = 0.0
+        if names:
+            mean = yield Sum(self._statistics(names) / workers)
+            found = mean.tolist()
+            norms, deviations, whole = found[: len(names)], found[len(names) : -1], found[-1]
+        seen = Observation(
+            epoch=self.controller.state.epoch + 1,
+            learning_rate=rate,
+            next_learning_rate=next_rate,
+            norms=dict(zip(names, norms, strict=True)),
+            deviations=dict(zip(names, deviations, strict=True)),
+            steps=self._steps_of(names[0]) if names else 0,
+            whole_norm=whole,
+        )
+        settings = self.controller.end_epoch(seen)
+        self._apply()
+        self._sums, self._squares, self._steps = Store(), {}, {}
+        return settings
+
+    def _steps_of(self, name: str) -> int:
+        return sum(count for unit, count in self._steps.items() if name in unit)
+
+    def _statistics(self, names: Sequence[str]) -> Tensor:
+        """Norms of the sums, standard deviations, and the norm of everything."""
+        sums = [self._sums.entries[SUM][name].tensor for name in names]
+        norms = torch.stack(torch._foreach_norm(sums)).double()
+        steps, squares = torch.zeros_like(norms), torch.zeros_like(norms)
+        places = {name: place for place, name in enumerate(names)}
+        for unit, count in self._steps.items():  # a parameter is in other units once DDP has rebuilt its buckets
+            where = [places[name] for name in unit]
+            steps[where] += count
+            squares[where] += self._squares[unit]
+        deviations = (squares / steps - (norms / steps).square()).clamp(min=0).sqrt()
+        return torch.cat([norms, deviations, norms.norm().view(1)])
+
+    def _apply(self) -> None:
+        full = dict(zip(dict.fromkeys(self.controller.levels), (c.spec for c in self.codecs), strict=True))
+        self.levels = {name: full[spec] for name, spec in self.controller.settings.levels.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, the unfinished epoch included."""
+        sums = self._sums.entries.get(SUM, {})
+        return {
+            "controller": self.controller.state_dict(),
+            "sums": {name: entry.tensor.clone() for name, entry in sums.items()},
+            "units": [
+                {"names": list(unit), "squares": self._squares[unit].tolist(), "steps": count}
+                for unit, count in self._steps.items()
+            ],
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Continue from there."""
+        self.controller.load_state_dict(saved["controller"])
+        self._apply()
+        self._sums = Store()
+        for name, tensor in saved["sums"].items():
+            self._sums.put(SUM, name, Entry(tensor.clone()))
+        device = next((tensor.device for tensor in saved["sums"].values()), None)
+        units = {tuple(unit["names"]): unit for unit in saved["units"]}
+        self._squares = {
+            names: torch.tensor(unit["squares"], dtype=torch.float64, device=device) for names, unit in units.items()
+        }
+        self._steps = {names: unit["steps"] for names, unit in units.items()}
+
+
+def steer(controller: str | Controller | None, codec: str | Codec | None) -> tuple[Steering | None, list[Codec]]:
+    """What steers, if anything, and the codecs that may run; the first stands for all."""
+    given = codecs.build(codec) if isinstance(codec, str) else codec
+    if controller is None:
+        if given is None:
+            raise ConfigError("gradwire: pass a codec such as 'topk(ratio=0.01)', or a controller that chooses one")
+        return None, [given]
+    steering = Steering(controllers.build(controller) if isinstance(controller, str) else controller)
+    if given is not None and given not in steering.codecs:
+        known = ", ".join(c.spec for c in steering.codecs)
+        raise ConfigError(
+            f"gradwire: the controller chooses among {known}, and codec {given.spec} is none of them; leave it out"
+        )
+    return steering, steering.codecs

@@ -1,0 +1,125 @@
+"""The studies behind docs/findings.md, as lists of runs: ``gradwire bench accuracy --study NAME``.
+
+A vote (signsgd, signum) says nothing about the size of a step, and a codec that keeps the momentum itself must not meet
+another one in the optimizer; what such codecs need instead of the task's recipe stands here, for all studies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gradwire.bench.training import Plan
+from gradwire.core.codec import Codec, codecs
+from gradwire.core.errors import UnknownName
+from gradwire.reproduce import throughput
+
+NONE, FEEDBACK = "none", "error_feedback"
+# what a codec needs instead of the recipe, by the recipe's optimizer: SGD's only, since Adam brings its own scale
+OWN_MOMENTUM = ("dgc", "sketchedsgd")
+VOTES = {"signsgd": 1e-3, "signum": 1e-3}  # learning rate at its peak, without the optimizer's momentum
+
+
+def adjusted(plan: Plan) -> Plan:
+    """The plan with what its codec needs."""
+    name = "" if plan.codec is None else codecs.build(plan.codec).name
+    if plan.recipe.optimizer != "sgd":
+        return plan
+    if name in OWN_MOMENTUM and plan.memory == "default":
+        return replace(plan, momentum=0.0)
+    if name in VOTES:
+        return replace(plan, momentum=0.0, learning_rate=VOTES[name])
+    return plan
+
+
+def both_memories(codec: Codec) -> tuple[str, ...]:
+    """The default, and the other one of none and error feedback where that makes sense."""
+    traits = codec.traits
+    if codec.family == "baseline" or codec.name in OWN_MOMENTUM:
+        return ("default",)
+    if traits.memory != NONE:
+        return ("default", NONE)
+    bounded = traits.delta is not None or traits.omega is not None
+    return ("default", FEEDBACK) if bounded else ("default",)
+
+
+def grace(base: Plan) -> list[Plan]:
+    """Every codec of the catalogue on ResNet-9 and CIFAR-10, with and without error feedback."""
+    base = replace(base, task="resnet9-cifar10", workers=8, batch=128, learning_rate=0.6)
+    built = [codecs.build(name) for name in codecs.names()]
+    first = [replace(base, codec=c.spec) for c in built]
+    second = [replace(base, codec=c.spec, memory=m) for c in built for m in both_memories(c)[1:]]
+    return [adjusted(p) for p in (*first, *second)]
+
+
+def _specs(base: Plan, specs: Iterable[str]) -> list[Plan]:
+    return [adjusted(replace(base, codec=codecs.build(spec).spec)) for spec in specs]
+
+
+def images(base: Plan) -> list[Plan]:
+    """Top-k and TopKC at 0.5, 2 and 8 bits, THC's variants and PowerSGD's ranks, beside FP32 and FP16: on images."""
+    base = replace(base, task="resnet9-cifar10", workers=4, batch=128)
+    return _specs(base, [spec for spec in throughput.SPECS if "permute" not in spec])
+
+
+def language(base: Plan) -> list[Plan]:
+    """The same for a masked language model, with TopKC on permuted gradients, and other well-known codecs."""
+    base = replace(base, task="bert-small-wikitext2", workers=4, batch=64, epochs=base.epochs or 20)
+    return _specs(base, (*throughput.SPECS, *OTHERS))
+
+
+def accordion(base: Plan) -> list[Plan]:
+    """Low and high compression throughout, Accordion between them, and AdaQS."""
+    plans = []
+    for task, low in (("vgg19bn-cifar10", 4), ("resnet18-cifar10", 2)):
+        less, more = f"powersgd(rank={low})", "powersgd(rank=1)"
+        steps = tuple(f"powersgd(rank={r})" for r in (1, 2, 4) if r <= low)
+        own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 60)
+        every = max(1, (own.epochs or 60) // 30)  # ten of 300 epochs, as published
+        plans += [
+            replace(own, codec=codecs.build(less).spec),
+            replace(own, codec=codecs.build(more).spec),
+            replace(own, codec=None, controller=f"accordion(low={less!r}, high={more!r}, every={every})"),
+            replace(own, codec=None, controller=f"adaqs(levels={steps!r})"),
+        ]
+    return plans
+
+
+def batch_size(base: Plan) -> list[Plan]:
+    """A batch of 512, one of 4096, and Accordion between them."""
+    own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 60)
+    every = max(1, (own.epochs or 60) // 30)
+    return [
+        replace(own, codec="none", batch=128),
+        replace(own, codec="none", batch=1024, learning_rate=3.2),
+        replace(own, codec=None, controller=f"accordion_batch(codec='none', factor=8, every={every})", batch=128),
+    ]
+
+
+OTHERS = ("efsignsgd", "qsgd", "terngrad", "natural", "eightbit", "onebit", "randomk", "blockint", "bf16")
+RECOMMENDATION = ("none", "fp16", *OTHERS, "topk", "dgc", "topkc", "powersgd", "thc")
+
+
+def recommendation(base: Plan) -> list[Plan]:
+    """Recommendation, where error feedback was seen to hurt some: those without it, too."""
+    base = replace(base, task="ncf-ml1m", workers=8, epochs=base.epochs or 10)
+    hurt = [replace(base, codec=name, memory=NONE) for name in ("topk", "eightbit", "natural")]
+    return [*_specs(base, RECOMMENDATION), *hurt]
+
+
+STUDIES: dict[str, Callable[[Plan], list[Plan]]] = {
+    "grace-resnet9": grace,
+    "beyond-throughput": images,
+    "language": language,
+    "recommendation": recommendation,
+    "accordion": accordion,
+    "accordion-batch": batch_size,
+}
+
+
+def plans(name: str, **given: Any) -> list[Plan]:
+    """The runs of a study; `given` holds for all of them."""
+    if name not in STUDIES:
+        raise UnknownName(f"no study named {name!r}; there are: {', '.join(STUDIES)}")
+    return STUDIES[name](Plan(task="shapes", codec="none", **given))

@@ -1,0 +1,229 @@
+"""`gradwire tta`: time to accuracy, from records of trainings."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gradwire.cli import setup as options
+from gradwire.cli.output import AsJson, emit
+
+if TYPE_CHECKING:
+    from gradwire.perf.clock import Clock
+    from gradwire.perf.training import Run
+    from gradwire.perf.tta import Row, Utility
+
+USUAL = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": "h200"}
+FilterNumber = typer.Option(metavar="N", help="Only trainings with so many.", show_default=False)
+
+
+def tta(
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORDS...", help="Files of `gradwire bench accuracy`.", show_default=False),
+    ],
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="NAME", help="Only this task's trainings.", show_default=False)
+    ] = None,
+    workers: Annotated[int | None, FilterNumber] = None,
+    epochs: Annotated[int | None, FilterNumber] = None,
+    gpus: Annotated[int | None, options.GPUS] = None,
+    gpus_per_node: Annotated[int | None, options.GPUS_PER_NODE] = None,
+    bandwidth: Annotated[str | None, options.BANDWIDTH] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware",
+            metavar="PROFILE",
+            help="A profile's name, or the file that `gradwire calibrate` wrote.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--batch",
+            metavar="B",
+            help="Examples a GPU, for the time of a round; the records' if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    latency: options.Latency = None,
+    mode: options.Mode = "overlap",
+    backward: options.Backward = None,
+    target: Annotated[
+        list[float] | None,
+        typer.Option("--target", metavar="Q", help="A quality to reach; may be repeated.", show_default=False),
+    ] = None,
+    rolling: Annotated[
+        int, typer.Option("--rolling", metavar="ROUNDS", help="Average quality over so many rounds; 0: not at all.")
+    ] = 0,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            "--patience", metavar="EPOCHS", help="Stop curves after so many without improvement.", show_default=False
+        ),
+    ] = None,
+    min_delta: Annotated[
+        float, typer.Option("--min-delta", metavar="Q", help="What counts as an improvement for --patience.")
+    ] = 0.0,
+    chart: Annotated[
+        Path | None,
+        typer.Option("--chart", metavar="FILE", help="Draw it: .png, .svg, .html, .csv or .json.", show_default=False),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write every point to this file.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how soon each codec reaches a target, and whether that is sooner than with FP16 gradients.
+
+    Quality and rounds are those of the records. The time of a round is modelled for the cluster that you describe (16
+    GPUs at 10 Gbit/s if you do not), or that of the records, where they were measured on a cluster and you describe
+    none. Targets are qualities near FP16's best unless given. Of several seeds the median time is told.
+
+    \b
+    Examples:
+      gradwire tta results/accuracy_resnet9.jsonl --gpus 16 --bandwidth 10gbit
+      gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --chart curves.html
+    """
+    from gradwire.perf.tta import Options, as_dict, utility
+
+    if chart is not None:
+        from gradwire.report.chart import checked
+
+        checked(chart)
+    wanted = {"task": task, "workers": workers, "epochs": epochs}
+    runs = _chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None})
+    place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
+    clock = _clock(runs, {k: v for k, v in place.items() if v is not None}, mode, latency, backward)
+    read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
+    table = utility(runs, clock, targets=target or None, options=read)
+    files = [*_draw(table, chart), *_write(table, csv)]
+    emit({**as_dict(table), "files": files}, as_json, lambda: _page(table, files))
+
+
+def _runs(paths: Sequence[Path]) -> list[Run]:
+    from gradwire.core import records
+    from gradwire.core.errors import ConfigError
+    from gradwire.perf.training import KIND, Run
+
+    found = []
+    for path in paths:
+        try:
+            found += [Run.of(r) for r in records.load(path) if r.kind == KIND]
+        except OSError as problem:
+            raise ConfigError(
+                f"tta: {str(path)!r} cannot be read ({problem.strerror}); name a file that is there"
+            ) from problem
+    if not found:
+        raise ConfigError(
+            f"tta: no training in {', '.join(str(p) for p in paths)}; make some: gradwire bench accuracy --record FILE"
+        )
+    return found
+
+
+def _chosen(runs: Sequence[Run], wanted: dict[str, Any]) -> list[Run]:
+    """One set-up's."""
+    from gradwire.core.errors import ConfigError
+    from gradwire.perf.tta import SETUP, setups
+
+    found = setups(r for r in runs if all(r.what.get(k) == v for k, v in wanted.items()))
+    if len(found) == 1:
+        return next(iter(found.values()))
+    there = list(found) or list(setups(runs))
+    told = "; ".join(", ".join(f"{n} {v}" for n, v in zip(SETUP, key, strict=True) if v is not None) for key in there)
+    asked = ", ".join(f"{k} {v}" for k, v in wanted.items())
+    what = f"no training has {asked}" if not found else f"{len(found)} set-ups cannot be compared with each other"
+    raise ConfigError(f"tta: {what}; there are: {told}; choose with --task, --workers or --epochs, or by files")
+
+
+def _clock(runs: Sequence[Run], place: dict[str, Any], mode: str, latency: str | None, backward: str | None) -> Clock:
+    from gradwire import planner
+    from gradwire.core.baselines import FP16
+    from gradwire.core.errors import ConfigError
+    from gradwire.perf.clock import Measured, Modelled
+
+    if not place and all(r.measured for r in runs):
+        return Measured.of(runs)
+    setup = options.keywords(model="", latency=latency, backward=backward, **{**USUAL, **place}, mode=mode)
+    del setup["model"]
+    clock = Modelled(planner.predict, setup)
+    first = next((r for r in runs if r.codec == FP16), runs[0])
+    refused = clock.times(first).note
+    if refused:  # what the baseline cannot be told without, nothing can
+        raise ConfigError(refused)
+    return clock
+
+
+def _draw(table: Utility, path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    from gradwire.report.accuracy import over_bytes, over_rounds, over_time
+    from gradwire.report.chart import write
+
+    drawn = [over_time(table), over_rounds(table), over_bytes(table)]
+    title = f"{table.setup['task']}: time to accuracy"
+    return [str(write([p for p in drawn if p is not None], path, title=title))]
+
+
+def _write(table: Utility, path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    from gradwire.report.chart import save
+
+    text = io.StringIO()
+    writer = csv_module.writer(text, lineterminator="\n")
+    writer.writerow(("codec", "memory", "controller", "seed", "rounds", "epoch", "seconds", table.metric))
+    for row in table.rows:
+        for run, curve in zip(row.group.runs, row.curves, strict=False):
+            named = (run.codec, run.memory, run.controller or "", run.seed)
+            writer.writerows((*named, p.rounds, p.epoch, p.seconds, p.quality) for p in curve.points)
+    return [str(save(path, text.getvalue().encode()))]
+
+
+# -------------------------------------------------------------------- for people
+
+
+def _page(table: Utility, files: Sequence[str]) -> RenderableType:
+    from gradwire.report.accuracy import setup_words
+
+    told = f"{table.setup['task']}: {setup_words(table)}; time {table.time_label}"
+    lines = [f"- {a}" for a in table.assumptions]
+    lines += [f"- {row.label}: no time, because {row.note}" for row in table.rows if row.note]
+    lines += [f"wrote {name}" for name in files]
+    return Group(Text(told), "", _table(table), *map(Text, ("", *lines) if lines else ()))
+
+
+def _table(table: Utility) -> Table:
+    caption = f"2x: twice as soon as {table.baseline}; -: not reached"
+    made = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, caption=caption, caption_justify="left")
+    made.add_column("", overflow="fold")
+    heads = [f"best\n{table.unit}", f"to\n{table.baseline}", "a round", "bits"]
+    for heading in [*heads, *(f"to {t:g}" for t in table.targets)]:
+        made.add_column(heading, justify="right", no_wrap=True)
+    for row in table.rows:
+        made.add_row(*(Text(cell) for cell in _cells(row, table)))
+    return made
+
+
+def _cells(row: Row, table: Utility) -> list[str]:
+    from gradwire.core.units import format_milliseconds
+    from gradwire.report.accuracy import duration, number, quality_cell
+
+    cells = [row.label, quality_cell(row), "-" if row.difference is None else f"{row.difference:+.2f}"]
+    cells += ["-" if row.seconds_per_round is None else format_milliseconds(row.seconds_per_round)]
+    cells += [number(row.bits_per_element)]
+    for target in table.targets:
+        reached, ratio = row.to_target[target], row.speed_up[target]
+        cells.append(duration(reached.seconds if reached else None) + ("" if ratio is None else f" {ratio:.2f}x"))
+    return cells

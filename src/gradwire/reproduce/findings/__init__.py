@@ -1,0 +1,1 @@
+"""The findings of four papers, one file each, with the rules that decide."""

@@ -1,0 +1,224 @@
+"""Accordion's findings, by trainings under our controllers, and by bytes that follow from shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradwire.perf.spec import parameters, same
+from gradwire.perf.tta import Group
+from gradwire.perf.workload import AFTER, shipped
+from gradwire.reproduce import accordion
+from gradwire.reproduce.accordion import EPOCHS, EQUAL, FEWER, LINES, STEPS, Line
+from gradwire.reproduce.finding import Evidence, Finding, Judged, Trained, judge, left_open
+
+CONTROLLER, BATCH, ADAQS = "accordion", "accordion_batch", "adaqs"
+Check = Callable[[Evidence], Judged]
+
+
+def triple(trained: Trained, line: Line, controller: str = CONTROLLER) -> tuple[Group, Group | None, Group] | None:
+    """Low, high, and that under the controller; None where low or the controller is missing."""
+    low, high = trained.find(line.low), trained.find(line.high)
+    steered = [g for g in trained.steered(controller) if _between(g, line)]
+    return (low, high, steered[0]) if low is not None and steered else None
+
+
+def lookup(evidence: Evidence, line: Line) -> tuple[Trained | None, tuple[Group, Group | None, Group] | None]:
+    """The first set-up of the line's task that has its three settings, or at least two of them."""
+    there = [(t, triple(t, line)) for t in evidence.all if t.name == line.task]
+    order = sorted(there, key=lambda pair: (pair[1] is None, pair[1] is not None and pair[1][1] is None))
+    return order[0] if order else (None, None)
+
+
+def _between(group: Group, line: Line) -> bool:
+    """Whether the controller's levels are the line's; of one that names no levels, nothing is asked."""
+    named = dict(parameters(group.first.controller or "none")[1])
+    return all(same(str(named[k]), v) for k, v in (("low", line.low), ("high", line.high)) if k in named)
+
+
+def floats(model: str, codec: str) -> float:
+    """Millions that a worker sends in a published training: from the traces of shapes, without a run."""
+    workload = shipped().workload(model, codec, "auto", AFTER, 4)
+    return sum(e.num_bytes for u in workload.units for e in u.exchanges) / 4 * STEPS * EPOCHS / 1e6
+
+
+def _sent(group: Group) -> float | None:
+    found = [r.floats for r in group.runs if r.floats is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _asked(line: Line, check: Callable[[Trained, Group, Group | None, Group], Judged]) -> Check:
+    def answer(evidence: Evidence) -> Judged:
+        trained, found = lookup(evidence, line)
+        if trained is None or found is None:
+            return left_open(f"{line.task} with {line.low} and under Accordion")
+        return check(trained, *found)
+
+    return answer
+
+
+def _equal(trained: Trained, low: Group, high: Group | None, steered: Group) -> Judged:
+    gain = trained.gain(steered, low)
+    told = (
+        f"{trained.quality(steered)} under Accordion, {trained.quality(low)} at low compression: {trained.told(gain)}"
+    )
+    return judge(gain >= -EQUAL, told, f"At most {EQUAL:g} points less was wanted.", trained.files)
+
+
+def _saves(trained: Trained, low: Group, high: Group | None, steered: Group) -> Judged:
+    some, all_of_it = _sent(steered), _sent(low)
+    if not some or not all_of_it:
+        return left_open("floats sent in these records", files=trained.files)
+    told = f"{some / 1e6:.1f} M floats against {all_of_it / 1e6:.1f} M: {all_of_it / some:.2f} times less"
+    why = f"At most {FEWER:g} of low compression's floats were wanted; the schedule's length moves the share."
+    return judge(some <= FEWER * all_of_it, told, why, trained.files)
+
+
+def _high_loses(trained: Trained, low: Group, high: Group | None, steered: Group) -> Judged:
+    if high is None:
+        return left_open("a training at high compression", files=trained.files)
+    gain = trained.gain(high, low)
+    told = f"{trained.quality(high)} against {trained.quality(low)}: {trained.told(gain)}"
+    return judge(gain < -EQUAL, told, f"A loss of more than {EQUAL:g} points was wanted.", trained.files)
+
+
+def _high_small(trained: Trained, low: Group, high: Group | None, steered: Group) -> Judged:
+    if high is None:
+        return left_open("a training at high compression", files=trained.files)
+    gain = trained.gain(high, low)
+    told = f"{trained.quality(high)} against {trained.quality(low)}: {trained.told(gain)}"
+    return judge(-EQUAL <= gain < 0, told, f"A loss, of at most {EQUAL:g} points, was wanted.", trained.files)
+
+
+def _volumes(evidence: Evidence) -> Judged:
+    found = [
+        (line, floats(line.model, codec), published)
+        for line in LINES
+        for codec, published in ((line.low, line.floats[0]), (line.high, line.floats[1]))
+    ]
+    told = "; ".join(f"{line.model}: {ours:.1f} M (published {published:g})" for line, ours, published in found)
+    holds = all(abs(ours / published - 1) <= accordion.EXACT for _, ours, published in found)
+    return judge(holds, told, f"Within {accordion.EXACT:.2%} was wanted; from shapes, 98 steps and 300 epochs.")
+
+
+def _schedule(evidence: Evidence) -> Judged:
+    line = LINES[2]
+    low, high = (floats(line.model, c) for c in (line.low, line.high))
+    epochs = EPOCHS * (line.floats[2] - high) / (low - high)
+    told = f"{epochs:.2f} epochs at low compression"
+    why = f"{accordion.SCHEDULE:g} were wanted to {accordion.NEAR:g}: epochs 0 to 20, 152 to 170 and 252 to 270."
+    return judge(abs(epochs - accordion.SCHEDULE) <= accordion.NEAR, told, why)
+
+
+def _batch(evidence: Evidence) -> Judged:
+    found = [(t, g) for t in evidence.tasks.values() for g in t.steered(BATCH)]
+    if not found:
+        return left_open("a training whose batch Accordion chooses")
+    trained, steered = found[0]
+    plain = trained.fp32 or trained.fp16
+    if plain is None:
+        return left_open(f"{trained.name} with the small batch throughout", files=trained.files)
+    gain = trained.gain(steered, plain)
+    told = f"{trained.name}: {trained.quality(steered)} against {trained.quality(plain)}: {trained.told(gain)}"
+    return judge(gain >= -EQUAL, told, f"At most {EQUAL:g} points less was wanted.", trained.files)
+
+
+def _large_batch(evidence: Evidence) -> Judged:
+    """The largest batch of a task with several, against the smallest."""
+    by_task: dict[str, dict[int, Trained]] = {}
+    for trained in evidence.all:
+        if trained.fp32 is not None:
+            by_task.setdefault(trained.name, {})[int(trained.fp32.first.what["batch"])] = trained
+    several = [found for found in by_task.values() if len(found) > 1]
+    if not several:
+        return left_open("one task without compression at two sizes of the batch")
+    small, large = several[0][min(several[0])], several[0][max(several[0])]
+    assert small.fp32 is not None, "looked up above"
+    assert large.fp32 is not None, "looked up above"
+    gain = small.gain(large.fp32, small.fp32)
+    told = f"{small.name}, {max(several[0])} against {min(several[0])} a worker: {small.told(gain)}"
+    why = f"A loss of more than {EQUAL:g} points was wanted."
+    return judge(gain < -EQUAL, told, why, [*small.files, *large.files])
+
+
+def _adaqs(evidence: Evidence) -> Judged:
+    for line in LINES:
+        trained = lookup(evidence, line)[0]
+        pair = [triple(trained, line, c) for c in (CONTROLLER, ADAQS)] if trained is not None else [None]
+        if trained is not None and all(pair):
+            low, _, ours = pair[0]  # type: ignore[misc]
+            other = pair[1][2]  # type: ignore[index]
+            sent = (_sent(other) or 0.0, _sent(ours) or 0.0)
+            gain = trained.gain(other, low)
+            told = (
+                f"{trained.name}: AdaQS {trained.quality(other)}, {sent[0] / 1e6:.1f} M floats; Accordion "
+                f"{trained.quality(ours)}, {sent[1] / 1e6:.1f} M; low {trained.quality(low)}"
+            )
+            why = "AdaQS should send more than Accordion and still lose accuracy against low compression."
+            return judge(sent[0] > sent[1] and gain < 0, told, why, trained.files)
+    return left_open("AdaQS beside Accordion on one task")
+
+
+def _finding(id: str, where: str, says: str, rule: str, check: Check) -> Finding:
+    return Finding(id=f"A-{id}", says=says, where=f"{accordion.PAPER}, {where}", rule=rule, check=check)
+
+
+def _of(line: Line) -> tuple[Finding, ...]:
+    low, high, between = line.accuracy
+    where, name = line.table, f"{line.model}"
+    small = abs(high - low) <= EQUAL
+    loses = _finding(
+        f"{name}-high", where, f"{line.network}: high compression throughout ends at {high:g} %, low at {low:g} %.",
+        f"a loss of {'at most' if small else 'more than'} {EQUAL:g} points",
+        _asked(line, _high_small if small else _high_loses),
+    )  # fmt: skip
+    return (
+        _finding(
+            f"{name}-accuracy", where,
+            f"{line.network}: Accordion ends at {between:g} %, low compression at {low:g} %.",
+            f"no more than {EQUAL:g} points below low compression", _asked(line, _equal),
+        ),
+        _finding(
+            f"{name}-floats", where,
+            f"{line.network}: Accordion sends {line.saved:.1f} times less than low compression.",
+            f"at most {FEWER:g} of low compression's floats", _asked(line, _saves),
+        ),
+        loses,
+    )  # fmt: skip
+
+
+FINDINGS = (
+    *(finding for line in LINES[:2] for finding in _of(line)),
+    _finding(
+        "volumes", "tables 3.1 and 3.2", "Floats sent at fixed ranks: six numbers of ResNet-18 and VGG-19bn.",
+        f"ours from shapes within {accordion.EXACT:.2%}", _volumes,
+    ),
+    _finding(
+        "schedule", "table 3.2", "The volume of ResNet-18 on CIFAR-100 under Accordion implies 59 epochs at rank 2.",
+        f"the volume, solved for epochs, within {accordion.NEAR:g}", _schedule,
+    ),
+    _finding(
+        "batch", "section 3.3, figure 3.3",
+        "Small batches in critical regimes alone are as good as small ones throughout.",
+        f"no more than {EQUAL:g} points below the small batch", _batch,
+    ),
+    _finding(
+        "large-batch", "section 3.2.3, figure 3.3",
+        f"A batch of 4096 throughout ends at {accordion.BATCHES[1]} %, one of 512 at {accordion.BATCHES[0]} % (logs).",
+        f"a loss of more than {EQUAL:g} points", _large_batch,
+    ),
+    _finding(
+        "adaqs", "section 3.3, figure 3.5",
+        "AdaQS sends more than Accordion and loses accuracy against low compression.",
+        "more floats than Accordion, and below low compression", _adaqs,
+    ),
+    _finding(
+        "critical", "section 3.2, figure 3.1",
+        "What high compression in critical regimes loses, none elsewhere wins back.",
+        "-", lambda evidence: left_open("trainings that compress in critical regimes alone"),
+    ),
+    _finding(
+        "16384", "section 3.3, figure 3.6",
+        f"At a batch of 16,384 Accordion loses {accordion.LARGE_BATCH_LOSS:g} points.",
+        "-", lambda evidence: left_open("a training with a batch of 16,384"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,110 @@
+"""What a tracker is, how a spec opens one, and how statistics become the numbers it takes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from gradwire.core.errors import ConfigError, MissingExtra, UnknownName, suggestion
+
+# kind -> the class, imported when it is asked for, and what follows the colon
+KINDS = {
+    "tensorboard": ("gradwire.trackers.tensorboard", "TensorBoard", "a folder"),
+    "wandb": ("gradwire.trackers.wandb", "WeightsAndBiases", "a project"),
+    "mlflow": ("gradwire.trackers.mlflow", "MLflow", "an experiment"),
+}
+RENAMED = {"residual_norm": "residual_norm/total"}
+NOT_A_CURVE = ("steps", "workers")  # numbers in a handle's statistics that say nothing over the steps
+
+
+class Tracker(ABC):
+    """Takes numbers by step. Use it in a ``with`` block, or close it: what is not closed may not be written."""
+
+    @abstractmethod
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """The values of some quantities after `step` steps; steps must not go back."""
+
+    @abstractmethod
+    def config(self, values: Mapping[str, Any]) -> None:
+        """What the run was started with; once, before the first `log`."""
+
+    @abstractmethod
+    def close(self, *, failed: bool = False) -> None:
+        """Write what is left. `failed` marks the run, where the tracker has such a mark. Closing twice does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(failed=kind is not None)
+
+
+class NoTracker(Tracker):
+    """Takes everything and keeps nothing: for the ranks that do not report."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        pass
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self, *, failed: bool = False) -> None:
+        pass
+
+
+def open_tracker(spec: str) -> Tracker:
+    """The tracker that a spec such as ``"tensorboard:runs/topk"`` describes. Open it on one rank only."""
+    kind, colon, where = spec.partition(":")
+    if spec == "none":
+        return NoTracker()
+    if kind not in KINDS:
+        raise UnknownName(f"no tracker named {kind!r}; {suggestion(kind, [*KINDS, 'none'])}")
+    module, name, wanted = KINDS[kind]
+    if not (colon and where.strip()):
+        raise ConfigError(f"tracker {kind!r} needs {wanted}, got {spec!r}; write {kind}:{wanted.split()[-1].upper()}")
+    tracker: Tracker = getattr(import_module(module), name)(where)
+    return tracker
+
+
+def load_package(module: str, extra: str) -> Any:
+    """The optional package's module, imported now. `extra` is gradwire's name for the package."""
+    try:
+        return import_module(module)
+    except ImportError as missing:
+        raise MissingExtra(
+            f"tracker {extra!r}: the package {extra} cannot be imported ({missing}); "
+            f"run: pip install 'gradwire[{extra}]'"
+        ) from missing
+
+
+class HasStats(Protocol):
+    """What `gradwire.attach` returns."""
+
+    def stats(self) -> dict[str, Any]: ...
+
+
+def handle_values(handle: HasStats) -> dict[str, float]:
+    """The statistics of `gradwire.attach`'s handle as scalars: what is no number, or not known, is left out."""
+    found = _numbers(handle.stats())
+    return {RENAMED.get(name, name): value for name, value in found.items() if name not in NOT_A_CURVE}
+
+
+def level_values(levels: Mapping[str, str], order: Sequence[str]) -> dict[str, float]:
+    """Each parameter's level as a scalar: where its codec stands in `order`, a controller's ``levels``."""
+    return {f"level/{parameter}": float(order.index(codec)) for parameter, codec in levels.items()}
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """All numbers in a mapping; those in a mapping inside it are named ``outer/inner``."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{prefix}{key}"] = float(value)
+    return found
