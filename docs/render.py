@@ -23,9 +23,13 @@ from gradwire.bench import demo, encode
 from gradwire.cli.app import command
 from gradwire.cli.bench.encode import HEADINGS, cells
 from gradwire.cli.codecs import describe, docstring
+from gradwire.cli import tta
 from gradwire.cli.demo import page
 from gradwire.core.codec import codecs
 from gradwire.core.records import Record, load
+from gradwire.perf.clock import Modelled
+from gradwire.perf.training import Run
+from gradwire.perf.tta import utility
 
 sys.path.insert(0, str(Path(__file__).parent))
 import findings
@@ -41,6 +45,9 @@ UNUSUAL = {
     "odd": "not odd",
     "homogeneous": "absolute bounds",
 }
+TRAINED = {"task": "resnet9-cifar10"}
+CLUSTER: dict[str, Any] = {"gpus": 8, "bandwidth": "1gbit"}
+CODECS_SHOWN = ("blockint", "qsgd", "natural", "powersgd", "topk", "signum")
 WIDTH = 120  # columns of the terminal that the README shows
 
 
@@ -198,7 +205,8 @@ def _source(path: Path, record: Record) -> str:
 def readme() -> str:
     path, records = newest()
     text = _filled((ROOT / "README.md").read_text(encoding="utf-8"), "demo", demo_block(path, records))
-    return _filled(text, "advice", advice_block())
+    text = _filled(text, "advice", advice_block())
+    return _filled(text, "tta", tta_block())
 
 
 def _filled(text: str, name: str, block: str) -> str:
@@ -218,6 +226,27 @@ def advice_block() -> str:
     return (
         f"```text\n$ gradwire advise {options}\n{text}\n```\n"
         "Without torch, at once. Models and codecs are measured on an H200, the network is assumed.\n"
+    )
+
+
+def tta_block() -> str:
+    """What `gradwire tta` says of the trainings on a GPU."""
+    path = max((ROOT / "results").glob("accuracy_h200_*.jsonl"))
+    records = [r for r in load(path) if r.what["task"] == TRAINED["task"]]
+    runs = tta.named([Run.of(r) for r in records], CODECS_SHOWN)
+    table = utility(runs, Modelled(planner.predict, {"hardware": "h200", "mode": "overlap", **CLUSTER}))
+    screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+    screen.print(tta.table_of(table))
+    assert isinstance(screen.file, io.StringIO)
+    shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
+    options = " ".join(f"--{k} {v}" for k, v in {**TRAINED, **CLUSTER}.items())
+    codec_options = " ".join(f"--codec {c}" for c in CODECS_SHOWN)
+    last = records[-1]
+    return (
+        f"```text\n$ gradwire tta results/{path.name} {options} {codec_options}\n{shown}\n```\n"
+        f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, one seed, "
+        f"`gradwire bench accuracy --study grace-resnet9`, {last.environment['gpu']}, commit `{last.commit[:12]}`. "
+        "Accuracy is measured, the time of a step modelled.\n"
     )
 
 

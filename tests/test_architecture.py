@@ -47,12 +47,14 @@ MAY_IMPORT = {
         "models",
         "lab",
         "perf",
+        "reproduce",
         "workloads",
     },
     "cli": {
         "core",
         "collectives",
         "tracing",
+        "trackers",
         "models",
         "bench",
         "lab",
@@ -63,7 +65,7 @@ MAY_IMPORT = {
         "reproduce",
     },
     "__main__": {"cli"},
-    "__init__": {"core", "cluster", "grace", "integrations", "planner"},
+    "__init__": {"core", "adaptive", "cluster", "grace", "integrations", "planner", "trackers"},
 }
 # outside package -> where it may be imported
 OUTSIDE = {
@@ -85,12 +87,14 @@ OUTSIDE = {
     "numpy": ["kernels/*/cpu.py", "bench/data/*.py"],
     "matplotlib": ["report/*.py"],
 }
-# parts that must load without torch
+# parts that must load without torch, but for the one file in which controllers meet tensors
+WITHOUT_TORCH = ("perf", "report", "reproduce", "adaptive", "trackers")
+STEERING = ROOT / "adaptive" / "steering.py"
 TORCH_FREE = [
     *("core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py", "core/wire.py"),
     *("core/baselines.py", "core/search.py"),
     "planner.py",
-    *(str(f.relative_to(ROOT)) for f in FILES if f.relative_to(ROOT).parts[0] in ("perf", "report", "reproduce")),
+    *(str(f.relative_to(ROOT)) for f in FILES if f.relative_to(ROOT).parts[0] in WITHOUT_TORCH and f != STEERING),
 ]
 
 

@@ -15,9 +15,12 @@ PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/adaptive.md",
     "docs/cli.md",
     "docs/codecs.md",
     "docs/encode.md",
+    "docs/findings.md",
+    "docs/grace.md",
     "docs/lab.md",
     "docs/network.md",
     "docs/prediction.md",
@@ -45,6 +48,27 @@ class MyCompressor:
 class MyResidual:
     def compensate(self, tensor, name): return tensor
     def update(self, tensor, name, compressor, tensors, ctx): pass
+"""
+
+
+# What docs/adaptive.md takes for granted beside that. A model is attached once, so each snippet gets its own.
+TRAINING = """
+model = DistributedDataParallel(torch.nn.Linear(64, 32))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+epochs, rates, step = 2, [0.1, 0.1, 0.01], 0
+accordion = gradwire.Accordion(low="powersgd(rank=4)", high="powersgd(rank=1)")
+handle = gradwire.attach(
+    DistributedDataParallel(torch.nn.Linear(64, 32)), controller=accordion, optimizer=optimizer
+)
+loader = [torch.randn(4, 64) for _ in range(16)]
+
+def train_one_epoch():
+    model(loader[0]).mean().backward()
+    optimizer.step()
+
+def grouped(batches, count):
+    return [batches[i : i + count] for i in range(0, len(batches), count)]
 """
 
 
@@ -77,15 +101,24 @@ def test_every_command_and_option_is_documented():
         assert f"`gradwire {name}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_python_snippets_of_the_readme_run(tmp_path):
-    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert len(snippets) == 4
-    code = PRELUDE + "\n".join(snippets) + "\ndist.destroy_process_group()\n"
+def snippets(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_python_snippets_run(tmp_path):
+    ours, adaptive, grace = (snippets(page) for page in ("README.md", "docs/adaptive.md", "docs/grace.md"))
+    assert (len(ours), len(adaptive), len(grace)) == (3, 5, 1)
+    steps = [PRELUDE, *ours, *grace, *(TRAINING + snippet for snippet in adaptive), "dist.destroy_process_group()"]
     # A process of its own: a snippet registers a codec, which the conformance suite must not meet.
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", "\n".join(steps)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    assert "{'weight': 'powersgd(rank=4)'} []" in done.stdout
     assert "torch.Size([256, 128]) 4608 bytes sent by each worker" in done.stdout
     assert "tensor([1., 1., 1.])" in done.stdout
 
@@ -106,6 +139,8 @@ def test_the_readme_is_short_and_its_numbers_have_a_record():
     assert all(f"**{w}** beat FP16 DDP" in network for w in wins)
     block = text.partition("<!-- demo:begin -->")[2].partition("<!-- demo:end -->")[0]
     assert re.search(r"\(results/demo_[\w.-]+\.jsonl\)", block)
+    block = text.partition("<!-- tta:begin -->")[2].partition("<!-- tta:end -->")[0]
+    assert re.search(r"\(results/accuracy_[\w.-]+\.jsonl\)", block)
 
 
 def test_the_changelog_has_the_version_or_says_that_it_comes():

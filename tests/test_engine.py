@@ -151,6 +151,44 @@ def test_the_engine_says_what_is_wrong(options, message):
     assert str(caught.value) == message
 
 
+def test_rows_are_workers():
+    """`reduce_rows` is `reduce` of one unit, whatever the names in it."""
+    layout = Layout.of([("w", (64, 32)), ("b", (32,))])
+    rows = torch.stack([normal(layout.numel, seed=r) for r in range(3)])
+    by_rows, by_name = (gradwire.VirtualCluster(3, "topk(ratio=0.1)", compress="matrices") for _ in range(2))
+    for _ in range(2):
+        flat = by_rows.reduce_rows(rows, layout)
+        parts = [layout.split(row) for row in rows]
+        named = {s.name: [p[i].view(s.shape) for p in parts] for i, s in enumerate(layout.segments)}
+        out = by_name.reduce(named)
+        assert flat.equal(torch.cat([out["w"].flatten(), out["b"]]))
+    assert by_rows.sent_bytes == by_name.sent_bytes
+    assert all(a.equal(b) for a, b in zip(by_rows.memory("w"), by_name.memory("w"), strict=True))
+    assert by_rows.outputs("b")[2].equal(out["b"])
+    with pytest.raises(gradwire.ConfigError) as caught:
+        by_rows.reduce_rows(rows[:2], layout)
+    assert str(caught.value) == "VirtualCluster: rows of shape (3, 2080) were wanted, got (2, 2080)"
+
+
+def test_a_cluster_under_a_controller_ends_epochs():
+    """All workers start a controller of their own from the one that is given, which stays as it is."""
+    given = gradwire.Warmup("topk(ratio=0.01)", begin=0.5, factor=0.1, epochs=1)
+    cluster = gradwire.VirtualCluster(2, controller=given, nmse_every=1)
+    assert cluster.controller == given
+    assert cluster.controller is not given
+    grads = {"w": [normal(40, 40, seed=r) for r in range(2)]}
+    cluster.reduce(grads)
+    assert cluster.end_epoch(0.1, 0.1).levels == {"w": "topk(ratio=0.01)"}
+    first = cluster.nmse(forget=True)
+    sent = cluster.sent_bytes
+    cluster.reduce(grads)
+    assert cluster.sent_bytes < sent
+    assert cluster.nmse() > first
+    assert [s.to_json()["to"] for s in cluster.controller.switches] == ["topk(ratio=0.01)"]
+    assert given.state.settings is None
+    assert gradwire.VirtualCluster(1, "topk").controller is None
+
+
 def saved(**changes):
     return Engine("topk", rank=1, workers=4).state_dict() | changes
 

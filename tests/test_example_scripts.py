@@ -1,4 +1,4 @@
-"""examples/train_ddp.py under torchrun: it trains, saves, and a crash does not change where it ends."""
+"""The examples under torchrun: train_ddp.py saves, and a crash does not change where it ends; train_accordion.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parent.parent / "examples" / "train_ddp.py"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPT, ACCORDION = EXAMPLES / "train_ddp.py", EXAMPLES / "train_accordion.py"
 
 # Runs the script, and kills rank 1 once, in the middle of its 14th step.
 CRASH = """
@@ -35,9 +36,13 @@ runpy.run_path(SCRIPT, run_name="__main__")
 
 
 def train(folder, *arguments, script=(SCRIPT,), restarts=0):
+    return torchrun(f"--max-restarts={restarts}", *script, f"--folder={folder}", *arguments)
+
+
+def torchrun(*arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, f"--max-restarts={restarts}", *map(str, script), f"--folder={folder}", *arguments],
+        [*command, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -77,9 +82,24 @@ def test_a_run_that_torchrun_restarts_ends_where_an_uninterrupted_one_does(tmp_p
     assert not equal(*(saved(whole, name)["state"] for name in ranks))  # each rank has a memory of its own
 
 
-def test_the_example_is_short_and_marks_what_differs():
-    lines = SCRIPT.read_text().splitlines()
-    assert len(lines) <= 150
+@pytest.mark.dist
+def test_accordion_tells_when_and_why_it_switches(tmp_path):
+    output = torchrun(ACCORDION, "--epochs=6", f"--tracker=tensorboard:{tmp_path}")
+    rates = [line.split(",")[0] for line in output if line.startswith("epoch")]
+    assert rates == [f"epoch {e}: learning rate {0.2 if e < 4 else 0.02}" for e in range(6)]
+    fall = "  all parameters: powersgd(rank=1) -> powersgd(rank=4) (the learning rate falls from 0.2 to 0.02)"
+    assert output.index(fall) == output.index(next(line for line in output if line.startswith("epoch 3"))) + 1
+    layers = [line for line in output if line.startswith("  ") and line != fall]
+    assert layers
+    assert all("powersgd(rank=4) -> powersgd(rank=1) (norm " in line for line in layers)
+    assert output[-1].startswith("held-out accuracy ")
+    assert any("events" in file.name for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script, most", [(SCRIPT, 150), (ACCORDION, 120)], ids=lambda value: str(value).split("/")[-1])
+def test_the_example_is_short_and_marks_what_differs(script, most):
+    lines = script.read_text().splitlines()
+    assert len(lines) <= most
     marked = [line for line in lines if line.endswith("# gradwire")]
     assert any("gradwire.attach(" in line for line in marked)
     # `Handle` in a signature aside, nothing of gradwire hides in an unmarked line

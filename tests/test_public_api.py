@@ -9,10 +9,10 @@ import pytest
 import gradwire
 
 PUBLIC = {
-    "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible",
-    "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits",
-    "UnknownName", "VirtualCluster", "advise", "attach", "codec", "codec_names", "grace", "predict", "register",
-    "whatif",
+    "Accordion", "AccordionBatch", "AdaQS", "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather",
+    "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route",
+    "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster", "Warmup", "advise", "attach", "codec",
+    "codec_names", "grace", "open_tracker", "predict", "register", "whatif",
 }  # fmt: skip
 
 
@@ -40,10 +40,11 @@ def test_exceptions_are_drawn_in_the_tree():
 
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
-        "model", "codec", "memory", "strategy", "mode", "compress", "seed", "optimizer", "scaler", "nmse_every",
+        "model", "codec", "controller", "memory", "strategy", "mode", "compress", "seed", "optimizer", "scaler",
+        "nmse_every",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
-        "workers", "codec", "memory", "strategy", "seed", "compress",
+        "workers", "codec", "memory", "strategy", "seed", "controller", "compress", "nmse_every",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradwire import grace
+    from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Warmup
     from gradwire.cluster import VirtualCluster
     from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, codec, codec_names, register
     from gradwire.core.errors import (
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
     from gradwire.integrations.ddp import Handle, attach
     from gradwire.integrations.local_steps import LocalSteps
     from gradwire.planner import advise, predict, whatif
+    from gradwire.trackers import open_tracker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accordion",
+    "AccordionBatch",
+    "AdaQS",
     "Codec",
     "Combine",
     "ConfigError",
@@ -52,17 +57,20 @@ __all__ = [
     "Traits",
     "UnknownName",
     "VirtualCluster",
+    "Warmup",
     "advise",
     "attach",
     "codec",
     "codec_names",
     "grace",
+    "open_tracker",
     "predict",
     "register",
     "whatif",
 ]
 
 _HOMES = {
+    "gradwire.adaptive": ["Accordion", "AccordionBatch", "AdaQS", "Warmup"],
     "gradwire.cluster": ["VirtualCluster"],
     "gradwire.core.codec": ["Codec", "Combine", "Context", "Reduced", "Traits", "codec", "codec_names", "register"],
     "gradwire.core.errors": [
@@ -79,6 +87,7 @@ _HOMES = {
     "gradwire.integrations.ddp": ["Handle", "attach"],
     "gradwire.integrations.local_steps": ["LocalSteps"],
     "gradwire.planner": ["advise", "predict", "whatif"],
+    "gradwire.trackers": ["open_tracker"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

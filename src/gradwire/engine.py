@@ -42,7 +42,7 @@ from gradwire.core.registry import to_spec
 from gradwire.core.state import Store, Transaction
 from gradwire.kernels.finite import zero_or_nan
 from gradwire.memory.base import ERROR, Memory, memories
-from gradwire.share import Level, Share, joined, merged
+from gradwire.share import Level, Share, default_memory, joined, merged
 
 TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
 
@@ -83,12 +83,13 @@ class Engine:
             raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
         self.steering, choices = steer(controller, codec)
         self.codec = choices[0]
-        wanted = self.codec.traits.memory if memory == "default" else memory
+        wanted = default_memory(choices) if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
         self.compress = compress
         self.seed, self.rank, self.workers = seed, rank, workers
         self.strategy, self._carrier, self._node, self._across = Station.of(parse(strategy), rank, workers)
         self._levels = {c.spec: Level.of(c, self.memory, self._carrier) for c in choices}
+        self.lossless = all(c.traits.lossless for c in choices)
         self.measured = MEASURED in (strategy, getattr(self.strategy, "across", None))
         self.link: Link | None = None
         self.per_node = 1 if self._node is None else len(self._node.ranks)
@@ -133,8 +134,7 @@ class Engine:
     def reduce(self, x: Tensor, layout: Layout) -> Program[Tensor]:
         """The program that reduces the flat gradient `x` to its mean over the workers. `x` is not changed."""
         unit = self._split(layout)
-        if self.steering is not None:
-            self.steering.watch(x, layout, self.loss_scale)
+        self.watch(x, layout)
         flags = self._flags(x, unit)
         if self._node is None:
             out, squares = yield from self._reduce(x, unit, flags, x.dtype)
@@ -226,7 +226,7 @@ class Engine:
         self.link = yield from program if self._node is None else within(program, self._across)
 
     def _split_uncached(self, layout: Layout) -> Split:
-        if self.compress == "all" or all(level.codec.traits.lossless for level in self._levels.values()):
+        if self.compress == "all" or self.lossless:
             return Split(layout, layout, Layout(()))
         return Split(layout, *layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY))
 
@@ -234,10 +234,9 @@ class Engine:
         """The tensors of each level, in the unit's order."""
         if self.steering is None:
             return [(self._levels[self.codec.spec], picked)]
-        levels = self.steering.levels
         groups: dict[str, list[Segment]] = {} if picked.segments else {self.codec.spec: []}
         for segment in picked.segments:
-            groups.setdefault(levels[segment.name], []).append(segment)
+            groups.setdefault(self.steering.level(segment.name), []).append(segment)
         return [(self._levels[spec], Layout(tuple(segments))) for spec, segments in groups.items()]
 
     def _deal_uncached(self, layout: Layout) -> Deal:
@@ -318,11 +317,19 @@ class Engine:
         if self.steering is not None:
             self.steering.begin(self.picked(parameters).names)
 
+    def watch(self, x: Tensor, layout: Layout) -> None:
+        """Show this worker's gradient to the controller, if there is one."""
+        if self.steering is not None:
+            self.steering.watch(x, layout, self.loss_scale)
+
     def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Program[Settings]:
         """The program by which all workers agree on the settings of the next epoch."""
         if self.steering is None:
             raise ConfigError("gradwire: end_epoch is for runs under a controller; pass controller=... to attach")
-        settings = yield from self.steering.end_epoch(learning_rate, next_learning_rate, self.workers)
+        return self._agree(self.steering.end_epoch(learning_rate, next_learning_rate, self.workers))
+
+    def _agree(self, program: Program[Settings]) -> Program[Settings]:
+        settings = yield from program
         self._shares.cache_clear()
         return settings
 

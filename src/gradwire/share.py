@@ -18,6 +18,7 @@ from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
 from gradwire.kernels.finite import poisoned
 from gradwire.memory.base import Memory
+from gradwire.memory.none import NoMemory
 
 Reduction = tuple[Tensor, Tensor | None]  # the mean, and the own share if anybody wants it
 
@@ -69,7 +70,7 @@ class Share:
             return mean
         if used:
             mean, own = self._hold_unused(mean, own, used)
-        self.memory.update(self.sent, own, self.ctx)
+        self.memory.update(self.sent.float(), own.float(), self.ctx)  # of a lossless codec they may be half floats
         return mean
 
     def _hold_unused(self, mean: Tensor, own: Tensor, used: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -83,6 +84,11 @@ class Share:
             kept = torch.cat([mask[ctx.layout.find(segment)] for segment in held.segments])
             ctx.state.put_flat(OWNER_ERROR, held, torch.where(kept > 0, new, 0.0 if old is None else ctx.rescale * old))
         return mean * mask, own * mask
+
+
+def default_memory(choices: Sequence[Codec]) -> str:
+    """That of the first codec that asks for one."""
+    return next((c.traits.memory for c in choices if c.traits.memory != NoMemory.name), NoMemory.name)
 
 
 def _repay(sent: Tensor, codec: Codec, ctx: Context) -> Tensor:

@@ -9,7 +9,10 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
+from gradwire.core.layout import Layout
+from gradwire.core.random import Random
 from gradwire.kernels.bitpack import unpack
+from gradwire.kernels.random import words
 from gradwire.tracing import trace
 
 
@@ -209,6 +212,38 @@ def test_topkc_beats_topk_at_equal_bits_where_energy_is_local_and_loses_when_per
     assert trace(top, [("w", (4096, 64))], workers=1).bits_per_element == pytest.approx(2, rel=0.01)
     assert nmse(chunked, local) < nmse(top, local)
     assert nmse(chunked, shuffled) > nmse(top, shuffled)
+
+
+def test_topkc_permuted_is_topkc_of_the_permuted_vector():
+    """The order is drawn anew in each step, alike on all workers; memories are kept in the order of the gradient."""
+    spec, vectors = "topkc(ratio=0.3, chunk=16{})", [normal(1000, seed=r) for r in range(3)]
+    permuted, orders = cluster(spec.format(", permute=True"), 3), []
+    for step in range(2):
+        before = permuted.memory("w") if step else [torch.zeros(1000)] * 3
+        out = permuted.reduce({"w": vectors})["w"]
+        assert all(out.equal(other) for other in permuted.outputs("w"))
+        draw = Random(permuted.engines[0].seed, step, Layout.of([("w", (1000,))]).id).shared("permutation")
+        orders.append(words(draw, (1000,), out.device).argsort(stable=True))
+        plain = cluster(spec.format(""), 3)
+        given = [(v + b)[orders[-1]] for v, b in zip(vectors, before, strict=True)]
+        assert out[orders[-1]].equal(plain.reduce({"w": given})["w"])
+        for mine, theirs in zip(permuted.memory("w"), plain.memory("w"), strict=True):
+            assert mine[orders[-1]].equal(theirs)
+    assert orders[0].sort().values.equal(torch.arange(1000))
+    assert (orders[0] == orders[1]).float().mean() < 0.1
+
+
+def test_topkc_needs_the_order_of_the_gradient():
+    """As the paper's ablation: on a permuted gradient chunks are alike, and choosing among them gains little."""
+    local = normal(256, 64) * torch.exp(2 * normal(256, 1, seed=3))
+
+    def nmse(spec):
+        return float((through(spec, local) - local).square().sum() / local.square().sum())
+
+    assert nmse("topkc(bits=2, chunk=64, permute=True)") > 2 * nmse("topkc(bits=2, chunk=64)")
+    assert trace("topkc(bits=2, chunk=64, permute=True)", [("w", (256, 64))]).sent_bytes == (
+        trace("topkc(bits=2, chunk=64)", [("w", (256, 64))]).sent_bytes
+    )
 
 
 def test_powersgd_is_exact_on_low_rank_after_a_warm_step():

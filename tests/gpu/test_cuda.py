@@ -11,7 +11,8 @@ import gradwire
 from gradwire.collectives.choose import possible
 from gradwire.core.codec import Combine, codecs
 from gradwire.core.random import Stream
-from gradwire.kernels.random import coins, uniform, words
+from gradwire.kernels import bitpack
+from gradwire.kernels.random import coins, reference, uniform, words
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,6 +40,51 @@ def gradients(workers, device, step=0):
 def test_random_numbers_are_the_same_on_every_device(draw):
     here, there = (draw(Stream(12345, 7), (10_001,), torch.device(d)) for d in ("cpu", "cuda"))
     assert here.equal(there.cpu())
+
+
+@pytest.mark.parametrize("key", [0, 7, 2**32 - 1, 2**32, 0x9E3779B97F4A7C15, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("first", [0, 1, 12_345, 2**31 - 700])
+def test_words_of_one_launch_are_the_plain_ones(key, first):
+    """Triton's words, where it is installed; blocks that fill a program, one more, and none."""
+    device = torch.device("cuda")
+    for blocks in (0, 1, 3, 511, 512, 513):
+        assert reference.words(key, first, blocks, device).equal(reference.plain_words(key, first, blocks, device))
+    for offset in (1, 2, 3):
+        stream = Stream(key, 4 * first + offset)
+        assert words(stream, (1001,), device).cpu().equal(words(stream, (1001,), torch.device("cpu")))
+    beyond = reference.words(key, 2**31 - 2, 5, device)  # more than Triton's counter holds: plain torch
+    assert beyond.cpu().equal(reference.plain_words(key, 2**31 - 2, 5, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize("numel", [0, 1, 7, 1001])
+def test_bits_are_packed_alike_on_every_device(width, numel):
+    codes = torch.randint(2**width, (3, numel), generator=torch.Generator().manual_seed(width), dtype=torch.uint8)
+    data = bitpack.pack(codes.cuda(), width)
+    assert data.cpu().equal(bitpack.pack(codes, width))
+    assert bitpack.unpack(data, width, numel).cpu().equal(codes)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_controller_watches_and_switches_without_waiting():
+    """Norms stay on the device until an epoch ends; results are those of the CPU."""
+    controller = gradwire.Accordion("powersgd(rank=4)", "topk(ratio=0.1)", every=1)
+    here, there = (gradwire.VirtualCluster(3, controller=controller, seed=3) for _ in range(2))
+    for epoch in range(3):
+        batches = [gradients(3, "cuda", 2 * epoch + step) for step in range(2)]
+        results = [there.reduce(batches[0])]
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            results.append(there.reduce(batches[1]))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for step, found in enumerate(results):
+            for name, wanted in here.reduce(gradients(3, "cpu", 2 * epoch + step)).items():
+                assert torch.isclose(wanted, found[name].cpu(), rtol=1e-3, atol=1e-4).float().mean() > 0.97
+        settings = [cluster.end_epoch(0.1, 0.1) for cluster in (here, there)]
+        assert settings[0] == settings[1]
+    assert there.controller.switches
 
 
 @each

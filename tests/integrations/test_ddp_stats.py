@@ -90,6 +90,7 @@ def test_stats_name_the_set_up_and_count_steps(pool: Pool) -> None:
         assert {k: before[k] for k in constant} == {k: after[k] for k in constant} == constant
         assert before.keys() == after.keys()
         assert (before["steps"], before["sent_bytes_per_step"], before["residual_norm"]) == (0, 0.0, None)
+        assert before["residual_norms"] == {}
         assert after["steps"] == STEPS
         for seconds in ("encode_seconds", "communicate_seconds", "decode_seconds"):
             assert before[seconds] == 0
@@ -146,6 +147,8 @@ def test_residual_norm_is_that_of_all_memories(pool: Pool) -> None:
         for step in rank:
             norm = torch.cat([t.flatten() for t in step["owed"].values()]).norm()
             assert step["residual_norm"] == pytest.approx(float(norm), rel=1e-5)
+            each = {n: float(t.norm()) for n, t in step["owed"].items() if n in sizes(SHAPES, True)}
+            assert step["residual_norms"] == pytest.approx(each, rel=1e-5)
 
 
 # ---------------------------------------------------------------- memories that follow the learning rate

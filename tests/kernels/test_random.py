@@ -21,6 +21,33 @@ def test_philox_known_answers():
     assert cpu.words(Stream(0), 4).tolist() == answer
 
 
+def philox(key, counter):
+    """The ten rounds in Python's integers, as the paper writes them; `counter` has four words."""
+    x, k = list(counter), [key & 0xFFFFFFFF, key >> 32]
+    for _ in range(10):
+        products = 0xD2511F53 * x[0], 0xCD9E8D57 * x[2]
+        high, low = [p >> 32 for p in products], [p & 0xFFFFFFFF for p in products]
+        x = [high[1] ^ x[1] ^ k[0], low[1], high[0] ^ x[3] ^ k[1], low[0]]
+        k = [(word + weyl) & 0xFFFFFFFF for word, weyl in zip(k, (0x9E3779B9, 0xBB67AE85), strict=True)]
+    return x
+
+
+def test_the_definition_gives_the_published_answers():
+    """Random123's test vectors for philox4x32-10: all bits set, and the digits of pi."""
+    ones, pi = 0xFFFFFFFF, [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]
+    assert philox(2**64 - 1, [ones] * 4) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+    assert philox(0x299F31D0A4093822, pi) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
+
+
+@pytest.mark.parametrize("key", [0, 7, 2**32 - 1, 2**32, 0x9E3779B97F4A7C15, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("first", [0, 1, 12_345, 2**31 - 2, 2**32 - 2, 2**40 + 3])
+def test_words_follow_the_definition(key, first):
+    wanted = [w for block in range(first, first + 5) for w in philox(key, [block & 0xFFFFFFFF, block >> 32, 0, 0])]
+    assert reference.words(key, first, 5, CPU).tolist() == wanted
+    assert reference.plain_words(key, first, 5, CPU).tolist() == wanted
+    assert reference.stream_words(Stream(key, 4 * first + 3), (9,), CPU).tolist() == wanted[3:12]
+
+
 def check(stream, numel):
     for name in ("words", "uniform", "halves", "coins"):
         draw = getattr(reference, "stream_words" if name == "words" else name)

@@ -91,6 +91,20 @@ def test_default_memory_is_the_codecs():
         assert engine.memory == memories.build(gradwire.codec(name).traits.memory)
 
 
+@pytest.mark.parametrize(
+    "low, high, wanted",
+    [
+        ("none", "topk", "error_feedback"),
+        ("fp16", "none", "none"),
+        ("dgc", "topk", "momentum_correction"),
+        ("topk", "dgc", "error_feedback"),
+    ],
+)
+def test_default_memory_under_a_controller_is_the_first_that_a_level_asks_for(low, high, wanted):
+    cluster = gradwire.VirtualCluster(1, controller=gradwire.Accordion(low, high))
+    assert cluster.engines[0].memory.name == wanted
+
+
 def test_none_keeps_nothing():
     c = gradwire.VirtualCluster(2, "topk", memory="none")
     c.reduce({"w": [torch.ones(100)] * 2})

@@ -238,6 +238,7 @@ def test_statistics_of_a_handle_become_scalars():
         "sent_bytes": 1000,
         "encode_seconds": None,
         "residual_norm": 2.5,
+        "residual_norms": {"conv1.weight": 1.5, "residual_norms/odd": 2.0},
         "nmse": None,
         "link": {"latency": 1e-4, "name": "eth0"},
         "levels": {"powersgd(rank=4)": 3},
@@ -249,6 +250,8 @@ def test_statistics_of_a_handle_become_scalars():
         "skipped_steps": 1.0,
         "sent_bytes": 1000.0,
         "residual_norm/total": 2.5,
+        "residual_norm/conv1.weight": 1.5,
+        "residual_norm/residual_norms/odd": 2.0,
         "link/latency": 1e-4,
         "levels/powersgd(rank=4)": 3.0,
     }

@@ -36,9 +36,24 @@ class Steering:
 
     def begin(self, parameters: Sequence[str]) -> None:
         """The settings of the first epoch; a second call, or one after a state was loaded, changes nothing."""
-        if not self.levels:
-            self.controller.start(parameters)
-            self._apply()
+        if self.levels:
+            return
+        if not parameters:
+            raise ConfigError(
+                f"{self.controller.name}: there is nothing to choose a codec for, as no parameter is a matrix of 1024 "
+                "elements or more; pass compress='all'"
+            )
+        self.controller.start(parameters)
+        self._apply()
+
+    def level(self, parameter: str) -> str:
+        """The full spec of the codec that a parameter has now."""
+        if parameter not in self.levels:
+            raise ConfigError(
+                f"{self.controller.name}: was started without {parameter!r}, so it chose no codec for it; begin with "
+                f"all parameters that are compressed, here {', '.join(self.levels) or 'none'}"
+            )
+        return self.levels[parameter]
 
     def watch(self, x: Tensor, layout: Layout, scale: float) -> None:
         """Add a unit's gradient, in units of loss scale 1; what is not finite counts as zero."""
@@ -55,20 +70,21 @@ class Steering:
     def end_epoch(self, rate: float, next_rate: float, workers: int) -> Program[Settings]:
         """Average what the workers saw, decide, and begin the next epoch's sums."""
         names = sorted(self._sums.entries.get(SUM, {}))
-        norms: list[float] = []
-        deviations: list[float] = []
-        whole = 0.0
+        norms = dict.fromkeys(self.levels if self.controller.watches else (), 0.0)  # where there was no gradient
+        deviations, whole = dict(norms), 0.0
         if names:
             mean = yield Sum(self._statistics(names) / workers)
             found = mean.tolist()
-            norms, deviations, whole = found[: len(names)], found[len(names) : -1], found[-1]
+            norms |= zip(names, found[: len(names)], strict=True)
+            deviations |= zip(names, found[len(names) : -1], strict=True)
+            whole = found[-1]
         seen = Observation(
             epoch=self.controller.state.epoch + 1,
             learning_rate=rate,
             next_learning_rate=next_rate,
-            norms=dict(zip(names, norms, strict=True)),
-            deviations=dict(zip(names, deviations, strict=True)),
-            steps=self._steps_of(names[0]) if names else 0,
+            norms=norms,
+            deviations=deviations,
+            steps=max(map(self._steps_of, names), default=0),
             whole_norm=whole,
         )
         settings = self.controller.end_epoch(seen)

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gradwire.bench import environment
 from gradwire.bench.sweep import key
-from gradwire.bench.tasks import task as find_task
 from gradwire.bench.tasks.task import Data
-from gradwire.bench.training import History, Plan
+from gradwire.bench.training import History, Plan, open_data
 from gradwire.bench.virtual import Trainer
 from gradwire.core import records
 from gradwire.core.records import Quantiles, Record
@@ -76,8 +73,7 @@ class Study:
         """Loaded once for all runs of a task."""
         place = (plan.task, plan.synthetic, plan.device)
         if place not in opened:
-            task, device = find_task(plan.task), torch.device(plan.device)
-            opened[place] = task.synthetic(device) if plan.synthetic else task.open(self.data_dir, device)
+            opened[place] = open_data(plan, self.data_dir)
         return opened[place]
 
     def _train(self, plan: Plan, data: Data, on_progress: OnProgress) -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from gradwire.bench.training import History, Plan
 from gradwire.core import records
 from gradwire.core.errors import LaunchFailed
 from gradwire.core.records import Record
+from gradwire.core.registry import Check
 
 POLL = 0.5  # seconds between looks at whether a process has died
 Message = tuple[str, Plan, Any]
@@ -32,14 +33,15 @@ def run(
     on_progress: Callable[[Plan, History], None] = lambda plan, history: None,
 ) -> Iterator[Record]:
     """As `Study.run`, in the order in which runs end."""
+    Check("bench accuracy").integer("jobs", jobs, 1)
     context = multiprocessing.get_context("spawn")
     plans: Any = context.Queue()
     messages: Any = context.Queue()
     waiting = list(study.plans)
     for plan in (*waiting, *[None] * jobs):
         plans.put(plan)
-    bare = replace(study, plans=())
-    processes = [context.Process(target=_serve, args=(bare, path, plans, messages), daemon=True) for _ in range(jobs)]
+    shared = replace(study, plans=()), study.done(path), plans, messages  # read once: the file grows meanwhile
+    processes = [context.Process(target=_serve, args=shared, daemon=True) for _ in range(jobs)]
     for process in processes:
         process.start()
     failures: list[str] = []
@@ -63,7 +65,8 @@ def run(
         for process in processes:
             process.terminate()
     if failures:
-        raise LaunchFailed(f"bench accuracy: {len(failures)} runs failed:\n" + "\n".join(failures))
+        told = "\n".join(failures)
+        raise LaunchFailed(f"bench accuracy: {len(failures)} of {len(study.plans)} runs failed:\n{told}")
 
 
 def _next(messages: Any, processes: list[Any]) -> Message:
@@ -75,12 +78,12 @@ def _next(messages: Any, processes: list[Any]) -> Message:
             dead = [p.exitcode for p in processes if not p.is_alive() and p.exitcode]
             if dead:
                 raise LaunchFailed(
-                    f"bench accuracy: a process ended with exit code {dead[0]} in the middle of a run, out of memory, say; "
-                    "what was done before is recorded, start again with fewer --jobs"
+                    f"bench accuracy: a process ended with exit code {dead[0]} in the middle of a run, out of memory, "
+                    "say; what was done before is recorded, start again with fewer --jobs"
                 ) from None
 
 
-def _serve(study: Study, path: Path | None, plans: Any, messages: Any) -> None:
+def _serve(study: Study, done: Mapping[str, Record], plans: Any, messages: Any) -> None:
     """One process: run what comes, until nothing does."""
     opened: dict[Any, Any] = {}
     for plan in iter(plans.get, None):
@@ -92,7 +95,7 @@ def _serve(study: Study, path: Path | None, plans: Any, messages: Any) -> None:
             messages.put(("start", plan, runs))
 
         try:
-            found = study.one(plan, study.done(path), opened, start, lambda p, h: messages.put(("progress", p, h)))
+            found = study.one(plan, done, opened, start, lambda p, h: messages.put(("progress", p, h)))
             messages.put(("record", plan, (found, fresh)))
         except Exception:
             messages.put(("failed", plan, traceback.format_exc(limit=-3)))

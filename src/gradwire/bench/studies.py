@@ -18,6 +18,7 @@ from gradwire.reproduce import throughput
 NONE, FEEDBACK = "none", "error_feedback"
 # what a codec needs instead of the recipe, by the recipe's optimizer: SGD's only, since Adam brings its own scale
 OWN_MOMENTUM = ("dgc", "sketchedsgd")
+RESNET9: dict[str, Any] = {"workers": 8, "batch": 128, "learning_rate": 0.6}  # one set-up for all its studies
 VOTES = {"signsgd": 1e-3, "signum": 1e-3}  # learning rate at its peak, without the optimizer's momentum
 
 
@@ -46,7 +47,7 @@ def both_memories(codec: Codec) -> tuple[str, ...]:
 
 def grace(base: Plan) -> list[Plan]:
     """Every codec of the catalogue on ResNet-9 and CIFAR-10, with and without error feedback."""
-    base = replace(base, task="resnet9-cifar10", workers=8, batch=128, learning_rate=0.6)
+    base = replace(base, task="resnet9-cifar10", **RESNET9)
     built = [codecs.build(name) for name in codecs.names()]
     first = [replace(base, codec=c.spec) for c in built]
     second = [replace(base, codec=c.spec, memory=m) for c in built for m in both_memories(c)[1:]]
@@ -59,7 +60,7 @@ def _specs(base: Plan, specs: Iterable[str]) -> list[Plan]:
 
 def images(base: Plan) -> list[Plan]:
     """Top-k and TopKC at 0.5, 2 and 8 bits, THC's variants and PowerSGD's ranks, beside FP32 and FP16: on images."""
-    base = replace(base, task="resnet9-cifar10", workers=4, batch=128)
+    base = replace(base, task="resnet9-cifar10", **RESNET9)
     return _specs(base, [spec for spec in throughput.SPECS if "permute" not in spec])
 
 
@@ -69,6 +70,11 @@ def language(base: Plan) -> list[Plan]:
     return _specs(base, (*throughput.SPECS, *OTHERS))
 
 
+def _interval(plan: Plan) -> int:
+    """Epochs between Accordion's comparisons: the published ten, fewer where a schedule would see too few of them."""
+    return min(10, max(1, (plan.epochs or 60) // 6))
+
+
 def accordion(base: Plan) -> list[Plan]:
     """Low and high compression throughout, Accordion between them, and AdaQS."""
     plans = []
@@ -76,7 +82,7 @@ def accordion(base: Plan) -> list[Plan]:
         less, more = f"powersgd(rank={low})", "powersgd(rank=1)"
         steps = tuple(f"powersgd(rank={r})" for r in (1, 2, 4) if r <= low)
         own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 60)
-        every = max(1, (own.epochs or 60) // 30)  # ten of 300 epochs, as published
+        every = _interval(own)
         plans += [
             replace(own, codec=codecs.build(less).spec),
             replace(own, codec=codecs.build(more).spec),
@@ -89,7 +95,7 @@ def accordion(base: Plan) -> list[Plan]:
 def batch_size(base: Plan) -> list[Plan]:
     """A batch of 512, one of 4096, and Accordion between them."""
     own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 60)
-    every = max(1, (own.epochs or 60) // 30)
+    every = _interval(own)
     return [
         replace(own, codec="none", batch=128),
         replace(own, codec="none", batch=1024, learning_rate=3.2),

@@ -1,27 +1,35 @@
-"""How a run is trained, whoever computes the gradients: its plan, its learning rates, and what is written down.
+"""How a run is trained, whoever computes the gradients: its plan, its course, and what is written down.
 
 `bench.virtual` trains on N workers in one process and `bench.distributed` on N ranks; both follow this file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gradwire.adaptive.controller import controllers
+from gradwire.adaptive.controller import Settings, controllers
 from gradwire.bench.tasks import task as find_task
-from gradwire.bench.tasks.task import Recipe, Task
+from gradwire.bench.tasks.task import Batch, Data, Recipe, Task
+from gradwire.core import wire
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
+from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
+from gradwire.engine import Engine
 from gradwire.memory.base import memories
 
-TURNS = "one device computes all workers in turn: no time of a cluster"
 PRECISIONS = ("auto", "float32", "bf16")
+UNSTEERED = Settings(levels={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +107,12 @@ class Plan:
             "precision": "bf16 autocast" if self.autocast else "float32",
             "compress": self.compress,
         }
+
+
+def open_data(plan: Plan, directory: Path | None = None) -> Data:
+    """What the plan trains on: from `directory`, or None for the cache."""
+    task, device = find_task(plan.task), torch.device(plan.device)
+    return task.synthetic(device) if plan.synthetic else task.open(directory, device)
 
 
 def rate(recipe: Recipe, epoch: float) -> float:
@@ -186,3 +200,160 @@ class History:
             best = (max if task.metric.higher_is_better else min)(self.quality[:-patience])
             self.stopped_early = not any(task.metric.better(q, best) for q in self.quality[-patience:])
         return self.diverged or self.stopped_early
+
+
+OnEvaluation = Callable[[History], None]
+
+
+class Training(ABC):
+    """One run from its first round to its last: epochs, learning rates, evaluations.
+
+    How a round's gradient comes about, and what all workers together have seen, is left to those who inherit.
+    """
+
+    clock: str  # what the seconds are
+    engine: Engine  # worker 0's, or this rank's
+
+    def __init__(self, plan: Plan, data: Data) -> None:
+        self.plan, self.task, self.recipe, self.data = plan, find_task(plan.task), plan.recipe, data
+        self.device = torch.device(plan.device)
+        self.model = self.task.model(plan.seed).to(self.device).train()
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.layout = Layout.of((name, p.shape) for name, p in named.items())
+        self.parameters = list(named.values())
+        self.optimizer = optimizer(self.recipe, self.parameters)
+        self.history = History()
+        self.steps = data.steps(plan.workers, self.recipe.batch)
+        self._epoch = 0
+        self._loss, self._rounds = torch.zeros((), device=self.device), 0  # since the last evaluation
+        self._begun = 0.0  # when training went on after it
+
+    # ---------------------------------------------------------------- what differs
+
+    @abstractmethod
+    def _begin_epoch(self) -> None:
+        """Forget what workers hand from step to step."""
+
+    @abstractmethod
+    def _reduce(self, group: Sequence[Sequence[Batch]], rate_now: float) -> Tensor:
+        """Leave the reduced gradient of some micro-batches in the parameters; returns the loss."""
+
+    @abstractmethod
+    def _end_epoch(self, rate_now: float, next_rate: float) -> None:
+        """Let the controller decide on the next epoch."""
+
+    @abstractmethod
+    def _seen(self) -> dict[str, Any]:
+        """What the history shall know of the rounds since the last evaluation, of all workers together."""
+
+    # ---------------------------------------------------------------- the course
+
+    def _train(self, on_evaluation: OnEvaluation, on_epoch: Callable[[], None]) -> History:
+        while self._epoch < self.recipe.epochs and not self._over():
+            self._train_epoch(on_evaluation)
+            self._epoch += 1
+            on_epoch()
+        return self.history
+
+    def _over(self) -> bool:
+        return bool(self.history.rounds) and self.history.ends(self.task, self.plan.patience)
+
+    def _train_epoch(self, on_evaluation: OnEvaluation) -> None:
+        plan, every, steering = self.plan, self.plan.evaluate_every, self.engine.steering
+        settings = UNSTEERED if steering is None else steering.controller.settings
+        factor = settings.batch_factor
+        self._begin_epoch()
+        batches = self.data.epoch(plan.seed, self._epoch, plan.workers, self.recipe.batch)
+        self._begun = time.perf_counter()
+        for step, group in enumerate(_grouped(batches, factor)):
+            rate_now = self._rate(step * factor) * settings.rate_factor
+            self._step(group, rate_now)
+            passed = min((step + 1) * factor / self.steps, 1.0)
+            if passed == 1.0 or (every and self._total % every == 0):
+                self._evaluate(self._epoch + passed, rate_now, factor)
+                on_evaluation(self.history)
+        if steering is not None:
+            self._end_epoch(self._rate(self.steps - 1), rate(self.recipe, self._epoch + 1))
+
+    def _rate(self, step: int) -> float:
+        """The schedule's."""
+        return rate(self.recipe, self._epoch + step / self.steps)
+
+    def _step(self, group: Sequence[Sequence[Batch]], rate_now: float) -> None:
+        """One round: the micro-batches' gradients, the exchange, the optimizer."""
+        for choice in self.optimizer.param_groups:
+            choice["lr"] = rate_now
+        self._loss = self._loss + self._reduce(group, rate_now)
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
+        self.optimizer.step()
+        self._rounds += 1
+
+    @property
+    def _measures(self) -> bool:
+        """Whether the coming round's error is measured."""
+        return self.plan.nmse_every > 0 and self.engine.step % self.plan.nmse_every == 0
+
+    def _exact_bytes(self) -> tuple[int, int]:
+        """Of the exact mean that travels where the error is measured, and counts for nobody: payload and sent."""
+        exact = 4 * self.engine.picked(self.layout).numel
+        return exact, math.ceil(wire.reduced(exact, self.plan.workers))
+
+    # ---------------------------------------------------------------- evaluation
+
+    @property
+    def _total(self) -> int:
+        """Rounds since the start."""
+        return sum(self.history.rounds[-1:]) + self._rounds
+
+    def _evaluate(self, epoch: float, rate_now: float, factor: int) -> None:
+        """Write down where the run stands."""
+        seen, steering = self._seen(), self.engine.steering  # the clock stops before the evaluation
+        self.history.add(
+            rounds=self._total,
+            epochs=epoch,
+            quality=self._quality(),
+            nmse=finite(self.engine.nmse(forget=True)) if self.engine.codec.traits.averages else None,
+            levels=None if steering is None else dict(Counter(steering.levels.values())),
+            learning_rates=rate_now,
+            batch_sizes=self.plan.workers * self.recipe.batch * factor,
+            **seen,
+        )
+        self._loss, self._rounds = torch.zeros_like(self._loss), 0
+        self._begun = time.perf_counter()
+
+    def _quality(self) -> float:
+        self.model.eval()
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.autocast):
+            quality = float(self.data.evaluate(self.model))
+        self.model.train()
+        return quality
+
+    def outcome(self) -> dict[str, Any]:
+        """What the record tells."""
+        steering = self.engine.steering
+        extra = {
+            "clock": self.clock,
+            "switches": [] if steering is None else [switch.to_json() for switch in steering.controller.switches],
+            "skipped_steps": self.engine.skipped_steps,
+            "parameters": self.layout.numel,
+            "tensors": len(self.parameters),
+        }
+        return self.history.outcome(self.task, extra)
+
+
+def _grouped(steps: Iterator[list[Batch]], size: int) -> Iterator[list[list[Batch]]]:
+    """Micro-batches of one round; the last may have fewer."""
+    group: list[list[Batch]] = []
+    for step in steps:
+        group.append(step)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def finite(value: float | None) -> float | None:
+    """None in the place of what is not a number."""
+    return value if value is not None and math.isfinite(value) else None

@@ -14,27 +14,23 @@ forward pass runs in bfloat16 where the plan says so.
 from __future__ import annotations
 
 import copy
-import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gradwire.bench.tasks import task as find_task
 from gradwire.bench.tasks.task import Batch, Carry, Data
-from gradwire.bench.training import TURNS, History, Plan, optimizer, rate
+from gradwire.bench.training import History, OnEvaluation, Plan, Training, finite, open_data
 from gradwire.cluster import VirtualCluster
-from gradwire.core import wire
 from gradwire.core.layout import Layout
 from gradwire.memory.base import ERROR
 
+TURNS = "one device computes all workers in turn: no time of a cluster"
 WARM = 3  # rounds before a graph is captured, on a stream of their own
 LANES = 8  # workers that a GPU computes at a time
-OnEvaluation = Callable[[History], None]
 
 
 class Gradients:
@@ -138,18 +134,15 @@ def _copy(into: Sequence[Batch], source: Sequence[Batch]) -> None:
             held.copy_(new)
 
 
-class Trainer:
-    """One run from its first step to its last."""
+class Trainer(Training):
+    """One run on virtual workers."""
+
+    clock = TURNS
 
     def __init__(self, plan: Plan, data_dir: Path | None = None, data: Data | None = None) -> None:
-        self.plan, self.task = plan, find_task(plan.task)
-        device = torch.device(plan.device)
-        torch.backends.cudnn.benchmark = device.type == "cuda"  # shapes never change
-        self.data = data or (self.task.synthetic(device) if plan.synthetic else self.task.open(data_dir, device))
-        self.recipe = plan.recipe
-        self.model = self.task.model(plan.seed).to(device).train()
+        super().__init__(plan, data or open_data(plan, data_dir))
+        torch.backends.cudnn.benchmark = self.device.type == "cuda"  # shapes never change
         self.gradients = Gradients(self.model, self.data, plan.workers, self.recipe.batch, plan.autocast)
-        self.optimizer = optimizer(self.recipe, self.gradients.parameters)
         self.cluster = VirtualCluster(
             plan.workers,
             plan.codec,
@@ -161,138 +154,82 @@ class Trainer:
             nmse_every=plan.nmse_every,
         )
         for engine in self.cluster.engines:
-            engine.begin(self.gradients.layout)
-        self.history = History()
-        self.steps = self.data.steps(plan.workers, self.recipe.batch)
-        self._epoch = 0
+            engine.begin(self.layout)
+        self.engine = self.cluster.engines[0]
         self._bytes = [0, 0]  # payload and sent
         self._seconds = 0.0
-        self._squares = torch.zeros(2, device=device)  # of the error against the plain mean, and of that mean
-        self._loss, self._rounds = torch.zeros((), device=device), 0  # since the last evaluation
+        self._squares = torch.zeros(2, device=self.device)  # of the error against the plain mean, and of that mean
         torch.manual_seed(plan.seed)  # dropout
 
     def run(self, on_evaluation: OnEvaluation = lambda history: None, checkpoint: Path | None = None) -> History:
         """Train to the end, or on from a checkpoint, which is written after every epoch."""
         if checkpoint is not None and checkpoint.exists():
             self._load(checkpoint)
-        while self._epoch < self.recipe.epochs and not self._over():
-            self._train_epoch(on_evaluation)
-            self._epoch += 1
-            if checkpoint is not None:
-                self._save(checkpoint)
-        return self.history
+        return self._train(on_evaluation, lambda: None if checkpoint is None else self._save(checkpoint))
 
-    def outcome(self) -> dict[str, Any]:
-        """What the record tells."""
-        controller = self.cluster.controller
-        extra = {
-            "clock": TURNS,
-            "switches": [] if controller is None else [switch.to_json() for switch in controller.switches],
-            "skipped_steps": self.cluster.engines[0].skipped_steps,
-            "parameters": self.gradients.layout.numel,
-            "tensors": len(self.gradients.parameters),
-        }
-        return self.history.outcome(self.task, extra)
+    # ---------------------------------------------------------------- one round
 
-    # ---------------------------------------------------------------- one epoch
-
-    def _train_epoch(self, on_evaluation: OnEvaluation) -> None:
-        plan, every = self.plan, self.plan.evaluate_every
+    def _begin_epoch(self) -> None:
         self.gradients.begin_epoch()
-        settings = None if self.cluster.controller is None else self.cluster.controller.settings
-        factor = 1 if settings is None else settings.batch_factor
-        batches = self.data.epoch(plan.seed, self._epoch, plan.workers, self.recipe.batch)
-        begun = time.perf_counter()
-        for step, group in enumerate(_grouped(batches, factor)):
-            rate_now = self._rate(step * factor) * (1.0 if settings is None else settings.rate_factor)
-            self._step(group, rate_now)
-            total = sum(self.history.rounds[-1:]) + self._rounds
-            if every and total % every == 0:
-                begun = self._evaluate(begun, self._epoch + (step + 1) * factor / self.steps, rate_now, factor)
-                on_evaluation(self.history)
-        if settings is not None:
-            self.cluster.end_epoch(self._rate(self.steps - 1), rate(self.recipe, self._epoch + 1))
-        if self._rounds:
-            self._evaluate(begun, self._epoch + 1.0, rate_now, factor)
-            on_evaluation(self.history)
 
-    def _rate(self, step: int) -> float:
-        return rate(self.recipe, self._epoch + step / self.steps)
-
-    def _step(self, group: Sequence[Sequence[Batch]], rate_now: float) -> None:
-        """One round: the micro-batches' gradients, the exchange, the optimizer."""
-        self.gradients.compute(group[0])
-        rows, losses = self.gradients.rows, self.gradients.losses.mean()
-        if len(group) > 1:
-            rows = rows.clone()
-            for batches in group[1:]:
-                self.gradients.compute(batches)
-                rows, losses = rows + self.gradients.rows, losses + self.gradients.losses.mean()
-            rows, losses = rows / len(group), losses / len(group)
-        measured = self.plan.nmse_every and self.cluster.engines[0].step % self.plan.nmse_every == 0
+    def _reduce(self, group: Sequence[Sequence[Batch]], rate_now: float) -> Tensor:
+        rows, loss = self._rows(group)
+        measured = self._measures
         mean = rows.mean(0) if measured else None
-        reduced = self.cluster.reduce_rows(rows, self.gradients.layout)
-        self._count_bytes(bool(measured))
+        if self.engine.memory.by_learning_rate and rate_now > 0:  # as under DDP, where the optimizer tells the rate
+            for engine in self.cluster.engines:
+                engine.gradient_scale = 1.0 / rate_now
+        reduced = self.cluster.reduce_rows(rows, self.layout)
+        self._count_bytes(measured)
         if mean is not None:
             self._squares += torch.stack([(reduced - mean).square().sum(), mean.square().sum()])
-        for parameter, piece in zip(self.gradients.parameters, self.gradients.layout.split(reduced), strict=True):
+        for parameter, piece in zip(self.parameters, self.layout.split(reduced), strict=True):
             parameter.grad = piece.view_as(parameter)
-        if self.recipe.clip:
-            nn.utils.clip_grad_norm_(self.gradients.parameters, self.recipe.clip)
-        for choice in self.optimizer.param_groups:
-            choice["lr"] = rate_now
-        self.optimizer.step()
-        self._loss, self._rounds = self._loss + losses, self._rounds + 1
+        return loss
+
+    def _rows(self, group: Sequence[Sequence[Batch]]) -> tuple[Tensor, Tensor]:
+        """The workers' gradients, mean over their micro-batches, and the mean loss."""
+        self.gradients.compute(group[0])
+        rows, loss = self.gradients.rows, self.gradients.losses.mean()
+        if len(group) == 1:
+            return rows, loss
+        rows = rows.clone()
+        for batches in group[1:]:
+            self.gradients.compute(batches)
+            rows, loss = rows + self.gradients.rows, loss + self.gradients.losses.mean()
+        return rows / len(group), loss / len(group)
 
     def _count_bytes(self, measured: bool) -> None:
-        """What the step sent, less the exact mean that travels where the error is measured."""
-        payload, sent = self.cluster.payload_bytes, self.cluster.sent_bytes
-        exact = 4 * self.cluster.engines[0].picked(self.gradients.layout).numel if measured else 0
-        self._bytes[0] += payload - exact
-        self._bytes[1] += sent - math.ceil(wire.reduced(exact, self.plan.workers)) if exact else sent
+        """What the step sent."""
+        exact = self._exact_bytes() if measured else (0, 0)
+        for i, total in enumerate((self.cluster.payload_bytes, self.cluster.sent_bytes)):
+            self._bytes[i] += total - exact[i]
+
+    def _end_epoch(self, rate_now: float, next_rate: float) -> None:
+        self.cluster.end_epoch(rate_now, next_rate)
 
     # ---------------------------------------------------------------- evaluation
 
-    def _evaluate(self, begun: float, epoch: float, rate_now: float, factor: int) -> float:
-        """Write down where the run stands; returns when training goes on."""
+    def _seen(self) -> dict[str, Any]:
         loss = float(self._loss / self._rounds)  # waits for the device, so the clock below is right
-        self._seconds += time.perf_counter() - begun
-        self.model.eval()
-        device = self.gradients.device.type
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.plan.autocast):
-            quality = float(self.data.evaluate(self.model))
-        self.model.train()
+        self._seconds += time.perf_counter() - self._begun
         error, norm = self._squares.tolist()
-        steering = self.cluster.engines[0].steering
-        history = self.history
-        history.add(
-            rounds=sum(history.rounds[-1:]) + self._rounds,
-            epochs=epoch,
-            quality=quality,
-            train_loss=loss if math.isfinite(loss) else None,
-            nmse=_finite(self.cluster.nmse(forget=True)),
-            nmse_gradient=_finite(error / norm if norm else None),
-            payload_bytes=self._bytes[0],
-            sent_bytes=self._bytes[1],
-            residual_norm=self._residual_norm(),
-            levels=None if steering is None else dict(Counter(steering.levels.values())),
-            learning_rates=rate_now,
-            batch_sizes=self.plan.workers * self.recipe.batch * factor,
-            seconds=self._seconds,
-        )
         self._squares.zero_()
-        self._loss, self._rounds = torch.zeros_like(self._loss), 0
-        return time.perf_counter()
+        return {
+            "train_loss": finite(loss),
+            "nmse_gradient": finite(error / norm if norm else None),
+            "payload_bytes": self._bytes[0],
+            "sent_bytes": self._bytes[1],
+            "residual_norm": self._residual_norm(),
+            "seconds": self._seconds,
+        }
 
     def _residual_norm(self) -> float | None:
         """Of what a worker owes, mean over the workers."""
         kept = [[e.tensor for e in engine.store.entries.get(ERROR, {}).values()] for engine in self.cluster.engines]
         if not kept[0]:
             return None
-        return _finite(float(torch.stack([torch.stack(torch._foreach_norm(errors)).norm() for errors in kept]).mean()))
-
-    def _over(self) -> bool:
-        return bool(self.history.rounds) and self.history.ends(self.task, self.plan.patience)
+        return finite(float(torch.stack([torch.stack(torch._foreach_norm(errors)).norm() for errors in kept]).mean()))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -307,16 +244,15 @@ class Trainer:
             "seconds": self._seconds,
             "noise": torch.get_rng_state(),
         }
-        if self.gradients.device.type == "cuda":
-            state["device_noise"] = torch.cuda.get_rng_state(self.gradients.device)
+        if self.device.type == "cuda":
+            state["device_noise"] = torch.cuda.get_rng_state(self.device)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         torch.save(state, part)
         part.replace(path)
 
     def _load(self, path: Path) -> None:
-        device = self.gradients.device
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for engine, kept in zip(self.cluster.engines, state["workers"], strict=True):
@@ -324,21 +260,5 @@ class Trainer:
         self.history = History(**state["history"])
         self._epoch, self._bytes, self._seconds = state["epoch"], list(state["bytes"]), state["seconds"]
         torch.set_rng_state(state["noise"].cpu())
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(state["device_noise"].cpu(), device)
-
-
-def _grouped(steps: Iterator[list[Batch]], size: int) -> Iterator[list[list[Batch]]]:
-    """Micro-batches of one round; the last may have fewer."""
-    group: list[list[Batch]] = []
-    for step in steps:
-        group.append(step)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["device_noise"].cpu(), self.device)

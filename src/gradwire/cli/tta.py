@@ -34,6 +34,10 @@ def tta(
     task: Annotated[
         str | None, typer.Option("--task", metavar="NAME", help="Only this task's trainings.", show_default=False)
     ] = None,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option("--codec", metavar="CODEC", help="Only these, and the baselines; may be repeated."),
+    ] = None,
     workers: Annotated[int | None, FilterNumber] = None,
     epochs: Annotated[int | None, FilterNumber] = None,
     gpus: Annotated[int | None, options.GPUS] = None,
@@ -103,7 +107,7 @@ def tta(
 
         checked(chart)
     wanted = {"task": task, "workers": workers, "epochs": epochs}
-    runs = _chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None})
+    runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec)
     place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
     clock = _clock(runs, {k: v for k, v in place.items() if v is not None}, mode, latency, backward)
     read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
@@ -145,6 +149,22 @@ def _chosen(runs: Sequence[Run], wanted: dict[str, Any]) -> list[Run]:
     asked = ", ".join(f"{k} {v}" for k, v in wanted.items())
     what = f"no training has {asked}" if not found else f"{len(found)} set-ups cannot be compared with each other"
     raise ConfigError(f"tta: {what}; there are: {told}; choose with --task, --workers or --epochs, or by files")
+
+
+def named(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[Run]:
+    """Those of the codecs that were named, and the baselines."""
+    from gradwire.core.baselines import FP16, FP32
+    from gradwire.core.errors import ConfigError
+    from gradwire.perf.spec import same
+
+    if not wanted:
+        return list(runs)
+    fixed = [r for r in runs if r.controller is None]
+    for spec in wanted:
+        if not any(same(r.codec, spec) for r in fixed):
+            known = ", ".join(dict.fromkeys(r.codec for r in fixed))
+            raise ConfigError(f"tta: no training of codec {spec}; there are: {known}")
+    return [r for r in fixed if any(same(r.codec, spec) for spec in (*wanted, FP16, FP32))]
 
 
 def _clock(runs: Sequence[Run], place: dict[str, Any], mode: str, latency: str | None, backward: str | None) -> Clock:
@@ -201,10 +221,10 @@ def _page(table: Utility, files: Sequence[str]) -> RenderableType:
     lines = [f"- {a}" for a in table.assumptions]
     lines += [f"- {row.label}: no time, because {row.note}" for row in table.rows if row.note]
     lines += [f"wrote {name}" for name in files]
-    return Group(Text(told), "", _table(table), *map(Text, ("", *lines) if lines else ()))
+    return Group(Text(told), "", table_of(table), *map(Text, ("", *lines) if lines else ()))
 
 
-def _table(table: Utility) -> Table:
+def table_of(table: Utility) -> Table:
     caption = f"2x: twice as soon as {table.baseline}; -: not reached"
     made = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, caption=caption, caption_justify="left")
     made.add_column("", overflow="fold")

@@ -9,8 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class Executor:
@@ -41,6 +44,13 @@ class Executor:
             self._idle.wait_for(lambda: self._open == 0)
         if self.error is not None:
             raise self.error
+
+    def call(self, job: Callable[[], T]) -> T:
+        """Run a job behind those that wait, and return what it returned."""
+        results: list[T] = []
+        self.submit(lambda: results.append(job()))
+        self.wait()
+        return results[0]
 
     def close(self) -> None:
         """Let the thread end once its jobs are done."""

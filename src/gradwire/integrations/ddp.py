@@ -168,8 +168,8 @@ class Handle:
         self._group = model.process_group
         self._optimizer, self._scaler = optimizer, scaler
         parameters = reduced_parameters(model)
-        self._names = {id(p): name for name, p in parameters.items()}
-        self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+        self._named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
+        self._shapes = dict(self._named.values())
         self._device = next(p.device for p in parameters.values())
         engine.begin(Layout.of(self._shapes.items()))
         self._rate = 0.0  # of the last step
@@ -206,9 +206,7 @@ class Handle:
 
     def _on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         if self._driver is None:
-            done: torch.futures.Future[Tensor] = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
+            return self._keep(bucket)
         if self._executor.error is not None:
             raise self._executor.error
         model = self._model()
@@ -227,6 +225,15 @@ class Handle:
             except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)
                 self._end_step()
         return future
+
+    def _keep(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """The only rank sends nothing, but its controller watches."""
+        if bucket.index() == 0:
+            self._begin_step()
+        self.engine.watch(bucket.buffer(), Layout.of(self._named[id(p)] for p in bucket.parameters()))
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
 
     def _begin_step(self) -> None:
         engine = self.engine
@@ -248,18 +255,16 @@ class Handle:
             self._restored = None
 
     def _arrive(self, bucket: GradBucket) -> None:
-        buffer = bucket.buffer()
-        names = [self._names[id(p)] for p in bucket.parameters()]
-        check_gradient(names[0], buffer)
-        layout = Layout.of((n, self._shapes[n]) for n in names)
+        buffer, layout = bucket.buffer(), Layout.of(self._named[id(p)] for p in bucket.parameters())
+        check_gradient(layout.names[0], buffer)
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
         arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices), buffer)
         self._buckets.append(arrived)
-        self._where |= {n: (arrived, piece) for n, piece in zip(names, layout.split(buffer), strict=True)}
+        self._where |= {n: (arrived, piece) for n, piece in zip(layout.names, layout.split(buffer), strict=True)}
 
     def _launch(self, last: bool) -> None:
         """Start the units that are complete: those of a restored run, DDP's buckets, or all at once."""
-        if self.mode == "after_backward" and not self.engine.codec.traits.lossless:
+        if self.mode == "after_backward" and not self.engine.lossless:
             ready = self._by_dtype() if last else []
         elif self._restored is not None:
             ready = [u for u in self._restored if u not in self._launched and all(n in self._where for n in u)]
@@ -317,7 +322,7 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's compression state: tensors and plain values, keyed by parameter name. Save one file a rank."""
-        return self.engine.state_dict() | {"plan": [list(unit) for unit in self._plan]}
+        return self.engine.state_dict() | {"plan": [list(unit) for unit in self._plan], "rate": self._rate}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
@@ -326,7 +331,7 @@ class Handle:
         self.engine.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
         plan = tuple(tuple(unit) for unit in first.get("plan", ()))
-        self._first_bucket = None
+        self._rate, self._first_bucket = first.get("rate", 0.0), None
         self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
@@ -345,11 +350,7 @@ class Handle:
         )
         if self._driver is None:
             return local.run([program], [Meter()])[0]
-        decided: list[Settings] = []
-        driver = self._driver
-        self._executor.submit(lambda: decided.append(driver.run(program)))
-        self._executor.wait()
-        return decided[0]
+        return self._executor.call(partial(self._driver.run, program))
 
     def stats(self) -> dict[str, Any]:
         """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""

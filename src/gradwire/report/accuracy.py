@@ -13,7 +13,7 @@ from gradwire.perf.tta import Row, Utility, is_baseline, slack
 from gradwire.report.chart import Axis, Chart, Series
 
 TIMES = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))  # from so many seconds on
-Values = Callable[[Run], Sequence[float]]
+CURVES = 8  # beside the baselines: more cannot be told apart
 
 
 def over_rounds(table: Utility) -> Chart:
@@ -44,7 +44,8 @@ def over_time(table: Utility) -> Chart:
 def _chart(
     table: Utility, over: str, x: Axis, xs: Callable[[Row], Sequence[float]], rows: Sequence[Row] | None = None
 ) -> Chart:
-    shown = sorted(table.rows if rows is None else rows, key=lambda r: (not is_baseline(r), r.rank))
+    known = sorted(table.rows if rows is None else rows, key=lambda r: (not is_baseline(r), r.rank))
+    shown = known[: CURVES + sum(map(is_baseline, known))]
     label, log, draw = _axis(table)
     return Chart(
         f"{_title(table)}: {label.partition(',')[0]} over {over}",
@@ -52,7 +53,7 @@ def _chart(
         Axis(label, log=log),
         [_series(row, xs(row), draw, log) for row in shown],
         subtitle=setup_words(table),
-        notes=_notes(table),
+        notes=_notes(table, len(known) - len(shown)),
     )
 
 
@@ -71,9 +72,13 @@ def _axis(table: Utility) -> tuple[str, bool, Callable[[float], float]]:
     return f"{table.metric}, {table.unit}", not table.higher_is_better, lambda quality: quality
 
 
-def _notes(table: Utility) -> tuple[str, ...]:
-    several = any(len(r.group.runs) > 1 for r in table.rows)
-    return ("Where there are several seeds, the mean over them.",) if several else ()
+def _notes(table: Utility, left_out: int) -> tuple[str, ...]:
+    notes = []
+    if any(len(r.group.runs) > 1 for r in table.rows):
+        notes.append("Where there are several seeds, the mean over them.")
+    if left_out:
+        notes.append(f"The {CURVES} that reach the targets soonest; {left_out} more are in the table.")
+    return tuple(notes)
 
 
 def _title(table: Utility) -> str:

@@ -21,8 +21,8 @@ servers and names of runs are set up as those packages want it (``WANDB_MODE``, 
 
 Under a controller, ``level_values(handle.end_epoch().levels, controller.levels)`` adds each parameter's level.
 
-Names in use: ``quality``, ``train_loss``, ``nmse``, ``payload_bytes``, ``sent_bytes``, ``residual_norm/total``,
-``levels/<codec>`` (how many tensors have it), ``level/<parameter>``.
+Names in use: ``quality``, ``train_loss``, ``nmse``, ``payload_bytes``, ``sent_bytes``, ``residual_norm/total`` and
+``residual_norm/<parameter>``, ``levels/<codec>`` (how many tensors have it), ``level/<parameter>``.
 """
 
 from gradwire.trackers.tracker import NoTracker, Tracker, handle_values, level_values, open_tracker

@@ -16,7 +16,6 @@ KINDS = {
     "wandb": ("gradwire.trackers.wandb", "WeightsAndBiases", "a project"),
     "mlflow": ("gradwire.trackers.mlflow", "MLflow", "an experiment"),
 }
-RENAMED = {"residual_norm": "residual_norm/total"}
 NOT_A_CURVE = ("steps", "workers")  # numbers in a handle's statistics that say nothing over the steps
 
 
@@ -90,8 +89,14 @@ class HasStats(Protocol):
 
 def handle_values(handle: HasStats) -> dict[str, float]:
     """The statistics of `gradwire.attach`'s handle as scalars: what is no number, or not known, is left out."""
-    found = _numbers(handle.stats())
-    return {RENAMED.get(name, name): value for name, value in found.items() if name not in NOT_A_CURVE}
+    stats = handle.stats()
+    found = {name: value for name, value in _numbers(stats).items() if name not in NOT_A_CURVE}
+    return {_curve(name): value for name, value in found.items()}
+
+
+def _curve(name: str) -> str:
+    """``residual_norm/total`` beside ``residual_norm/<parameter>``."""
+    return "residual_norm/total" if name == "residual_norm" else name.replace("residual_norms/", "residual_norm/", 1)
 
 
 def level_values(levels: Mapping[str, str], order: Sequence[str]) -> dict[str, float]:

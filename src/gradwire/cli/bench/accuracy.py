@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from gradwire.cli import setup as options
 from gradwire.cli.bench.sweeps import table
-from gradwire.cli.output import AsJson, bars, check_record, emit
+from gradwire.cli.output import AsJson, bars, check_record, emit, wants_json
 
 if TYPE_CHECKING:
-    from gradwire.bench.accuracy import Study
+    from gradwire.bench.accuracy import OnProgress, OnStart
     from gradwire.bench.training import History, Plan
     from gradwire.core.records import Record
     from gradwire.trackers.tracker import Tracker
+
+    Runs = Callable[[OnStart, OnProgress], list[Record]]
 
 
 def accuracy(
@@ -45,7 +49,22 @@ def accuracy(
         list[str] | None, typer.Option("--memory", metavar="SPEC", help="May be repeated.  [default: default]")
     ] = None,
     strategy: Annotated[str, typer.Option("--strategy", metavar="NAME", help="How payloads travel.")] = "auto",
-    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Virtual workers.")] = 8,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Virtual ones, or ranks.  [default: 8, or one a host]"),
+    ] = None,
+    hosts: Annotated[
+        int | None,
+        typer.Option("--hosts", metavar="N", help="Train by real ranks on N emulated hosts.  [default: 4]"),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--rate",
+            metavar="RATE",
+            help='Of every host\'s link, such as 200mbit, or "loopback" for none.  [default: 1gbit]',
+        ),
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Of a worker; else the task's.")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Else the task's.")] = None,
     seed: Annotated[
@@ -62,8 +81,13 @@ def accuracy(
         str, typer.Option("--precision", metavar="NAME", help="float32, bf16, or auto: bf16 on a GPU.")
     ] = "auto",
     nmse_every: Annotated[
-        int, typer.Option("--nmse-every", metavar="N", help="Measure the error of the mean every N rounds; 0: never.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--nmse-every",
+            metavar="N",
+            help="Measure the error of the mean every N rounds; 0: never, as always by real ranks.  [default: 10]",
+        ),
+    ] = None,
     evaluate_every: Annotated[
         int, typer.Option("--evaluate-every", metavar="N", help="Rounds between evaluations; 0: once an epoch.")
     ] = 0,
@@ -91,28 +115,44 @@ def accuracy(
             "--record", metavar="FILE", help="Append to this .jsonl file; runs that are in it are not made again."
         ),
     ] = None,
+    gpus: Annotated[int | None, options.GPUS] = None,
+    gpus_per_node: Annotated[int | None, options.GPUS_PER_NODE] = None,
+    bandwidth: Annotated[str | None, options.BANDWIDTH] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option("--hardware", metavar="PROFILE", help="Of the GPUs, as in h200.", show_default=False),
+    ] = None,
+    latency: options.Latency = None,
+    backward: options.Backward = None,
+    target: Annotated[
+        list[float] | None,
+        typer.Option("--target", metavar="Q", help="A quality to reach; may be repeated.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a task on virtual workers with several codecs: quality, error and bytes, epoch by epoch.
+    """Train a task on several workers with several codecs: quality, error and bytes, epoch by epoch.
 
     One device computes all workers in turn, exactly as a distributed run would, so quality and bytes are those of a
-    cluster and the time is not: `gradwire tta` turns the records into time to accuracy on any cluster.
+    cluster and the time is not: `gradwire tta` turns the records into time to accuracy on any cluster. With --hosts or
+    --rate real ranks train on an emulated network, FP32 and FP16 by plain DDP, and the seconds are measured. With
+    --gpus or --bandwidth the answer is that of `gradwire tta` for such a cluster.
 
     \b
     Examples:
       gradwire bench accuracy --codec none --codec "topk(ratio=0.01)" --workers 4 --epochs 3
       gradwire bench accuracy --study grace-resnet9 --device cuda --record accuracy.jsonl
+      gradwire bench accuracy --codec fp16 --codec efsignsgd --hosts 4 --rate 200mbit --record measured.jsonl
     """
     from gradwire.bench import studies
-    from gradwire.bench.accuracy import Study
     from gradwire.bench.training import Plan
 
     check_record("bench accuracy", record)
+    measured = hosts is not None or rate is not None
     common: dict[str, Any] = {
         "epochs": epochs,
         "device": device,
         "precision": precision,
-        "nmse_every": nmse_every,
+        "nmse_every": (0 if measured else 10) if nmse_every is None else nmse_every,
         "evaluate_every": evaluate_every,
         "patience": patience,
         "synthetic": synthetic,
@@ -122,19 +162,88 @@ def accuracy(
         if study is not None:
             plans += studies.plans(study, seed=one, **common)
             continue
-        own = common | {"strategy": strategy, "workers": workers, "batch": batch, "seed": one}
+        own = common | {"strategy": strategy, "batch": batch, "seed": one}
+        own |= {"workers": next(n for n in (workers, hosts, 4 if measured else 8) if n is not None)}
         own |= {"learning_rate": learning_rate, "momentum": momentum}
         for name in task or ["shapes"]:
             for kept in memory or ["default"]:
                 chosen = codec or ([] if controller else ["none", "fp16", "topk(ratio=0.01)"])
                 plans += [Plan(task=name, codec=c, memory=kept, **own) for c in chosen]
                 plans += [Plan(task=name, controller=c, memory=kept, **own) for c in controller or ()]
-    told = "gradwire " + shlex.join(a for a in sys.argv[1:] if a != "--json") if sys.argv[1:2] == ["bench"] else ""
-    chosen_part = _part(plans, part)
-    work = Study(plans=tuple(chosen_part), command=told, data_dir=data_dir, checkpoints=checkpoints)
+    chosen_part = tuple(_part(plans, part))
+    place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware}
+    timed = any(value is not None for value in place.values())
+    if timed:
+        _check_comparable(chosen_part, target)
+    if measured:
+        _check_alone(jobs, checkpoints)
+        runs = _on_network(chosen_part, hosts, rate or "1gbit", data_dir, record)
+    else:
+        runs = _on_one_device(chosen_part, data_dir, checkpoints, jobs, record)
     with _tracking(tracker) as logged:
-        found = _run(work, jobs, record, logged)
-    emit(summary(found), as_json, lambda: _table(found))
+        found = _run(runs, chosen_part, logged)
+    if timed:
+        _tell_time(found, as_json, {**place, "latency": latency, "backward": backward, "target": target})
+    else:
+        emit(summary(found), as_json, lambda: overview(found))
+
+
+def _command() -> str:
+    """As it was typed."""
+    return "gradwire " + shlex.join(a for a in sys.argv[1:] if a != "--json") if sys.argv[1:2] == ["bench"] else ""
+
+
+def _check_alone(jobs: int, checkpoints: Path | None) -> None:
+    from gradwire.core.errors import ConfigError
+
+    if jobs > 1 or checkpoints is not None:
+        option = "--jobs" if jobs > 1 else "--checkpoints"
+        raise ConfigError(
+            f"bench accuracy: {option} is for virtual workers; on a network one run at a time is measured, from its "
+            "start to its end. Leave it away"
+        )
+
+
+def _check_comparable(plans: Sequence[Plan], target: list[float] | None) -> None:
+    """Refuse now what could not be told when all is done."""
+    from gradwire.core.baselines import FP16
+    from gradwire.core.errors import ConfigError
+
+    tasks = list(dict.fromkeys(plan.task for plan in plans))
+    if len(tasks) > 1 or (not target and all(plan.codec != FP16 for plan in plans)):
+        problem = f"{len(tasks)} tasks" if len(tasks) > 1 else f"no run with {FP16} to compare with, and no target"
+        raise ConfigError(
+            f"bench accuracy: the time to a quality is told of one task, beside {FP16}, got {problem}; add --codec "
+            f"{FP16} or --target, or leave the cluster away and ask `gradwire tta` afterwards"
+        )
+
+
+def _on_network(
+    plans: Sequence[Plan], hosts: int | None, rate: str, data_dir: Path | None, record: Path | None
+) -> Runs:
+    """By real ranks, one run at a time."""
+    from gradwire.bench.distributed import NetworkStudy
+    from gradwire.bench.sweep import LOOPBACK
+    from gradwire.lab.namespace import become_able
+
+    count = max((plan.workers for plan in plans), default=4) if hosts is None else hosts
+    study = NetworkStudy(plans=tuple(plans), command=_command(), hosts=count, rate=rate, data_dir=data_dir)
+    if rate != LOOPBACK:
+        become_able()
+    return lambda on_start, on_progress: list(study.run(record, on_start, on_progress))
+
+
+def _on_one_device(
+    plans: Sequence[Plan], data_dir: Path | None, checkpoints: Path | None, jobs: int, record: Path | None
+) -> Runs:
+    """On virtual workers."""
+    from gradwire.bench import jobs as processes
+    from gradwire.bench.accuracy import Study
+
+    study = Study(plans=tuple(plans), command=_command(), data_dir=data_dir, checkpoints=checkpoints)
+    if jobs == 1:
+        return lambda on_start, on_progress: list(study.run(record, on_start, on_progress))
+    return lambda on_start, on_progress: list(processes.run(study, jobs, record, on_start, on_progress))
 
 
 def _part(plans: Sequence[Plan], part: str) -> list[Plan]:
@@ -163,19 +272,12 @@ def _name(plan: Plan) -> str:
     return f"{plan.task}, {plan.codec or plan.controller}{kept}, seed {plan.seed}"
 
 
-def _run(study: Study, jobs: int, record: Path | None, tracker: Tracker | None) -> list[Record]:
+def _run(runs: Runs, plans: Sequence[Plan], tracker: Tracker | None) -> list[Record]:
     """All runs, with a bar on stderr if that is a terminal, else one line a run."""
-    from gradwire.bench.jobs import run
-
-    def all_runs(on_start: Callable[[Plan, bool], None], on_progress: Callable[[Plan, History], None]) -> list[Record]:
-        if jobs == 1:
-            return list(study.run(record, on_start, on_progress))
-        return list(run(study, jobs, record, on_start, on_progress))
 
     def log(plan: Plan, history: History) -> None:
         if tracker is None:
             return
-        label = plan.codec or plan.controller
         values = {
             "quality": history.quality[-1],
             "train_loss": history.train_loss[-1],
@@ -185,7 +287,7 @@ def _run(study: Study, jobs: int, record: Path | None, tracker: Tracker | None) 
             "residual_norm": history.residual_norm[-1],
             **{f"level/{level}": count for level, count in (history.levels[-1] or {}).items()},
         }
-        known = {f"{plan.task}/{label}/{plan.seed}/{k}": float(v) for k, v in values.items() if v is not None}
+        known = {f"{_name(plan)}/{k}": float(v) for k, v in values.items() if v is not None}
         tracker.log(history.rounds[-1], known)
 
     if not sys.stderr.isatty():
@@ -193,9 +295,9 @@ def _run(study: Study, jobs: int, record: Path | None, tracker: Tracker | None) 
         def start(plan: Plan, runs: bool) -> None:
             print(f"{'training' if runs else 'done before'}: {_name(plan)}", file=sys.stderr, flush=True)
 
-        return all_runs(start, log)
+        return runs(start, log)
     with bars() as progress:
-        bar = progress.add_task("starting", total=sum(plan.recipe.epochs for plan in study.plans))
+        bar = progress.add_task("starting", total=sum(plan.recipe.epochs for plan in plans))
 
         def begin(plan: Plan, runs: bool) -> None:
             progress.update(bar, description=_name(plan), advance=0 if runs else plan.recipe.epochs)
@@ -205,31 +307,56 @@ def _run(study: Study, jobs: int, record: Path | None, tracker: Tracker | None) 
             passed = history.epochs[-1] - (history.epochs[-2] if len(history.epochs) > 1 else 0)
             progress.update(bar, advance=passed, description=f"{_name(plan)}: {history.quality[-1]:.4g}")
 
-        return all_runs(begin, advance)
+        return runs(begin, advance)
+
+
+def _tell_time(found: Sequence[Record], as_json: bool, asked: dict[str, Any]) -> None:
+    """What `gradwire tta` says of these runs, after the table for people."""
+    from gradwire.cli.tta import tta
+    from gradwire.core.errors import GradwireError
+    from gradwire.core.records import append
+
+    for_people = not wants_json(as_json)
+    if for_people:
+        emit(summary(found), as_json, lambda: overview(found))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.jsonl"
+        append(path, found)
+        try:
+            tta([path], as_json=as_json, **asked)
+        except GradwireError:
+            if not for_people:  # the runs are made, whatever their time is
+                emit(summary(found), as_json, lambda: overview(found))
+            raise
 
 
 def summary(found: Sequence[Record]) -> dict[str, Any]:
     """Everything, ready for JSON."""
-    return {"runs": [{**r.what, "quality": list(r.samples), "unit": r.unit, **r.outcome} for r in found]}
+    runs = [{**r.outcome, **r.what, "at_epochs": r.outcome["epochs"]} for r in found]  # both have `epochs`
+    return {"runs": [{**run, "quality": list(r.samples), "unit": r.unit} for run, r in zip(runs, found, strict=True)]}
 
 
-def _table(found: Sequence[Record]) -> RenderableType:
-    headings = ("task", "codec", "memory", "seed", "best", "final", "bits an\nelement", "NMSE")
-    rows = []
-    for r in found:
-        out = r.outcome
-        bits = 8 * out["payload_bytes"][-1] / out["rounds"][-1] / out["parameters"]
-        errors = [e for e in out["nmse"] if e is not None]
-        rows.append(
-            [
-                r.what["task"],
-                r.what["codec"] or r.what["controller"],
-                r.what["memory"],
-                str(r.what["seed"]),
-                f"{out['best']:.2f}",
-                f"{out['final']:.2f}",
-                f"{bits:.3g}",
-                f"{sum(errors) / len(errors):.3g}" if errors else "-",
-            ]
-        )
-    return table(headings, rows, f"best and final {found[0].outcome['metric']} in {found[0].unit}" if found else "")
+def overview(found: Sequence[Record]) -> RenderableType:
+    """One line a run."""
+    headings = ("task", "codec", "memory", "seed", "best", "final", "bits an\nelement", "NMSE", "measured\nseconds")
+    rows = [_cells(r) for r in found]
+    columns = [i for i in range(len(headings)) if i < len(headings) - 1 or any(row[i] != "-" for row in rows)]
+    caption = f"best and final {found[0].outcome['metric']} in {found[0].unit}" if found else ""
+    return table([headings[i] for i in columns], [[row[i] for i in columns] for row in rows], caption)
+
+
+def _cells(record: Record) -> list[str]:
+    what, out = record.what, record.outcome
+    bits = 8 * out["payload_bytes"][-1] / out["rounds"][-1] / out["parameters"]
+    errors = [e for e in out["nmse"] if e is not None]
+    return [
+        what["task"],
+        what["codec"] or what["controller"],
+        what["memory"],
+        str(what["seed"]),
+        f"{out['best']:.2f}",
+        f"{out['final']:.2f}",
+        f"{bits:.3g}",
+        f"{sum(errors) / len(errors):.3g}" if errors else "-",
+        f"{out['seconds'][-1]:.1f}" if out["clock"].startswith("measured") else "-",
+    ]

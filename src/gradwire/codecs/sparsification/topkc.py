@@ -7,6 +7,8 @@ Two rounds, both all-reduces: chunk energies, then values. All workers keep the 
 Over all workers together a contraction with delta = J/(number of chunks); runs with error feedback. Give either
 `ratio`, the share of chunks kept (0.01 if neither is given), or `bits` b per element, from which
 J = floor((b/16 − 1/chunk) n/chunk).
+With `permute` the elements are put into another order first, a new one in each step that all workers draw alike: the
+paper's test of whether chunks owe their quality to neighbours being alike. They do, so this is for studies alone.
 Wire: 2 bytes a chunk (bfloat16 energies) and 2 bytes a kept element (float16): b = 16 (J·chunk/n + 1/chunk) bits.
 
 Departs from the paper where half precision would fail: energies travel as bfloat16, whose range covers squares of small

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gradwire.perf.spec import parameters, same
 from gradwire.perf.tta import Group
 from gradwire.perf.workload import AFTER, shipped
 from gradwire.reproduce import accordion
 from gradwire.reproduce.accordion import EPOCHS, EQUAL, FEWER, LINES, STEPS, Line
-from gradwire.reproduce.finding import Evidence, Finding, Judged, Trained, judge, left_open
+from gradwire.reproduce.finding import OPEN, Evidence, Finding, Judged, Trained, judge, left_open
 
 CONTROLLER, BATCH, ADAQS = "accordion", "accordion_batch", "adaqs"
 Check = Callable[[Evidence], Judged]
@@ -18,7 +19,7 @@ Check = Callable[[Evidence], Judged]
 def triple(trained: Trained, line: Line, controller: str = CONTROLLER) -> tuple[Group, Group | None, Group] | None:
     """Low, high, and that under the controller; None where low or the controller is missing."""
     low, high = trained.find(line.low), trained.find(line.high)
-    steered = [g for g in trained.steered(controller) if _between(g, line)]
+    steered = sorted((g for g in trained.steered(controller) if _between(g, line)), key=lambda g: -_interval(g))
     return (low, high, steered[0]) if low is not None and steered else None
 
 
@@ -33,6 +34,11 @@ def _between(group: Group, line: Line) -> bool:
     """Whether the controller's levels are the line's; of one that names no levels, nothing is asked."""
     named = dict(parameters(group.first.controller or "none")[1])
     return all(same(str(named[k]), v) for k, v in (("low", line.low), ("high", line.high)) if k in named)
+
+
+def _interval(group: Group) -> int:
+    """Epochs between comparisons: those of a run with the published ten are asked first."""
+    return int(dict(parameters(group.first.controller or "none")[1]).get("every", 10))
 
 
 def floats(model: str, codec: str) -> float:
@@ -51,7 +57,9 @@ def _asked(line: Line, check: Callable[[Trained, Group, Group | None, Group], Ju
         trained, found = lookup(evidence, line)
         if trained is None or found is None:
             return left_open(f"{line.task} with {line.low} and under Accordion")
-        return check(trained, *found)
+        judged, run = check(trained, *found), found[2].first
+        length = f"{run.what['epochs']} epochs of {EPOCHS}, {run.controller}"
+        return judged if judged.verdict == OPEN else replace(judged, measured=f"{judged.measured} ({length})")
 
     return answer
 

@@ -1,0 +1,83 @@
+"""The studies behind the findings: plans that can be built, each once, with what their codecs need."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from gradwire.adaptive.controller import controllers
+from gradwire.bench import studies
+from gradwire.bench.training import Plan
+from gradwire.core.codec import codecs
+from gradwire.core.errors import UnknownName
+from gradwire.engine import Engine
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_every_run_of_a_study_can_begin(name):
+    plans = studies.plans(name, seed=3, nmse_every=10)
+    assert {(p.seed, p.nmse_every) for p in plans} == {(3, 10)}
+    told = [(p.task, p.codec, p.controller, p.memory, p.batch) for p in plans]
+    assert len(set(told)) == len(told) > 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of scaled codecs
+        for plan in plans:
+            Engine(plan.codec, controller=plan.controller, memory=plan.memory, workers=plan.workers)
+            what = plan.what("some data")
+            assert what["codec"] == (None if plan.codec is None else codecs.build(plan.codec).spec)
+    assert len({str(p.what("some data")) for p in plans}) == len(plans)
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_every_study_has_what_it_compares_with(name):
+    plans = studies.plans(name)
+    plain = {p.codec for p in plans if p.codec in ("none", "fp16")}
+    steered = [p for p in plans if p.controller is not None]
+    assert plain == {"none", "fp16"} or steered
+    for plan in steered:  # its levels run alone in the same study, but for those between them
+        levels = controllers.build(plan.controller).levels
+        alone = {codecs.build(p.codec).spec for p in plans if p.codec is not None and p.task == plan.task}
+        assert {codecs.build(levels[0]).spec, codecs.build(levels[-1]).spec} <= alone
+
+
+def test_grace_has_every_codec_with_and_without_feedback_where_both_make_sense():
+    plans = studies.plans("grace-resnet9")
+    by_codec = {}
+    for plan in plans:
+        by_codec.setdefault(codecs.build(plan.codec).name, []).append(plan.memory)
+    assert set(by_codec) == set(codecs.names())
+    assert by_codec["topk"] == ["default", "none"]
+    assert by_codec["terngrad"][0] == "default"
+    assert by_codec["none"] == by_codec["fp16"] == by_codec["dgc"] == ["default"]
+    assert {p.memory for p in plans} == {"default", "none", "error_feedback"}
+    assert {(p.task, p.workers, p.recipe.epochs) for p in plans} == {("resnet9-cifar10", 8, 24)}
+
+
+def test_votes_get_a_rate_of_their_own_and_momentum_is_applied_once():
+    base = Plan(task="resnet9-cifar10", codec="none")
+    assert studies.adjusted(base) is base
+    vote = studies.adjusted(Plan(task="resnet9-cifar10", codec="signum"))
+    assert (vote.momentum, vote.learning_rate) == (0.0, 1e-3)
+    dgc = studies.adjusted(Plan(task="resnet9-cifar10", codec="dgc(ratio=0.01)"))
+    assert (dgc.momentum, dgc.learning_rate, dgc.recipe.nesterov) == (0.0, None, False)
+    assert studies.adjusted(Plan(task="resnet9-cifar10", codec="dgc", memory="none")).momentum is None
+    assert studies.adjusted(Plan(task="bert-small-wikitext2", codec="signsgd")).learning_rate is None  # Adam
+    steered = Plan(task="resnet9-cifar10", controller="accordion(low='topk',high='topk')")
+    assert studies.adjusted(steered) is steered
+
+
+def test_shorter_schedules_decide_more_often():
+    short, usual = (studies.plans("accordion", epochs=epochs) for epochs in (6, None))
+    every = [controllers.build(p.controller).every for p in (*short, *usual) if (p.controller or "").startswith("acc")]
+    assert every == [1, 1, 2, 2]
+    assert {p.epochs for p in short} == {6}
+
+
+def test_an_unknown_study_is_refused_with_the_known_ones():
+    with pytest.raises(UnknownName) as caught:
+        studies.plans("grace")
+    assert str(caught.value) == (
+        "no study named 'grace'; there are: grace-resnet9, beyond-throughput, language, recommendation, accordion, "
+        "accordion-batch"
+    )
