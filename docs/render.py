@@ -20,10 +20,10 @@ from rich.console import Console
 
 from gradwire import planner
 from gradwire.bench import demo, encode
+from gradwire.cli import tta
 from gradwire.cli.app import command
 from gradwire.cli.bench.encode import HEADINGS, cells
 from gradwire.cli.codecs import describe, docstring
-from gradwire.cli import tta
 from gradwire.cli.demo import page
 from gradwire.core.codec import codecs
 from gradwire.core.records import Record, load
