@@ -119,10 +119,11 @@ def _run(
 
     def trace_rank(rank: int) -> list[TracedExchange]:
         engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, rank=rank, workers=workers)
-        engine.step = codec.settled
+        first = 0 if engine.memory.keeps else steps - 1  # without a memory no step knows of those before it
+        engine.step = codec.settled + first
         exchanges: list[TracedExchange] = []
         with torch.no_grad():
-            for step in range(steps):
+            for step in range(first, steps):
                 x = SCALE * normal(Random(step=step).shared("trace"), (layout.numel,), torch.device(device))
                 exchanges = driver.run(engine.reduce(x, layout), workers, rank)
                 engine.finish_step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,7 +56,6 @@ def codecs(
 def describe(codec: Codec) -> dict[str, Any]:
     """All that is known about a codec, ready for JSON."""
     from gradwire.collectives.choose import possible
-    from gradwire.tracing import trace
 
     traits = dataclasses.asdict(codec.traits) | {"combine": codec.traits.combine.value}
     return {
@@ -65,11 +65,18 @@ def describe(codec: Codec) -> dict[str, Any]:
         "parameters": {f.name: f.default for f in dataclasses.fields(codec) if f.init},
         "traits": traits,
         "strategies": possible(codec),
-        "bits_per_element": trace(codec, [("matrix", TRACED)], workers=WORKERS).bits_per_element,
+        "bits_per_element": _bits(codec),
         "memory": codec.traits.memory,
         "summary": docstring(codec).partition("\n")[0],
         "paper": codec.paper,
     }
+
+
+@cache
+def _bits(codec: Codec) -> float:
+    from gradwire.tracing import trace
+
+    return trace(codec, [("matrix", TRACED)], workers=WORKERS).bits_per_element
 
 
 def docstring(codec: Codec) -> str:
