@@ -109,7 +109,7 @@ def test_what_cannot_be_modelled_is_told(tmp_path, people):
 
 
 def test_files_by_suffix(some, tmp_path):
-    found = json.loads(run(some, "--chart", tmp_path / "it.html", "--csv", tmp_path / "it.csv"))
+    found = json.loads(run(some, "--plot", tmp_path / "it.html", "--csv", tmp_path / "it.csv"))
     assert found["files"] == [str(tmp_path / "it.html"), str(tmp_path / "it.csv")]
     page = (tmp_path / "it.html").read_text()
     assert "resnet9-cifar10: time to accuracy" in page
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_said(tmp_path, capsys):
     append(tmp_path / "other.jsonl", [training(kind="step")])
     assert main(["tta", str(tmp_path / "other.jsonl")]) == 2
     assert "no training in" in capsys.readouterr().err
-    assert main(["tta", str(path), "--chart", "it.pdf"]) == 2
+    assert main(["tta", str(path), "--plot", "it.pdf"]) == 2
     assert "a picture is written as .png" in capsys.readouterr().err
 
 

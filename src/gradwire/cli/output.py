@@ -20,6 +20,14 @@ RecordFile = Annotated[
     typer.Option("--record", metavar="FILE", help="Append what was measured to this .jsonl file.", show_default=False),
 ]
 
+PlotFile = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg, .html, .csv or .json.", show_default=False),
+]
+CsvFile = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", help="Write every point to this file.", show_default=False)
+]
+
 
 def check_record(command: str, record: Path | None) -> None:
     """Refuse a file that cannot be written before the work, not after it."""

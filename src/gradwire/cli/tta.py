@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli import setup as options
-from gradwire.cli.output import AsJson, emit
+from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
 
 if TYPE_CHECKING:
     from gradwire.perf.clock import Clock
@@ -80,13 +80,8 @@ def tta(
     min_delta: Annotated[
         float, typer.Option("--min-delta", metavar="Q", help="What counts as an improvement for --patience.")
     ] = 0.0,
-    chart: Annotated[
-        Path | None,
-        typer.Option("--chart", metavar="FILE", help="Draw it: .png, .svg, .html, .csv or .json.", show_default=False),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write every point to this file.", show_default=False)
-    ] = None,
+    plot: PlotFile = None,
+    csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell how soon each codec reaches a target, and whether that is sooner than with FP16 gradients.
@@ -98,21 +93,21 @@ def tta(
     \b
     Examples:
       gradwire tta results/accuracy_resnet9.jsonl --gpus 16 --bandwidth 10gbit
-      gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --chart curves.html
+      gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --plot curves.html
     """
     from gradwire.perf.tta import Options, as_dict, utility
 
-    if chart is not None:
+    if plot is not None:
         from gradwire.report.chart import checked
 
-        checked(chart)
+        checked(plot)
     wanted = {"task": task, "workers": workers, "epochs": epochs}
     runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec)
     place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
     clock = _clock(runs, {k: v for k, v in place.items() if v is not None}, mode, latency, backward)
     read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
     table = utility(runs, clock, targets=target or None, options=read)
-    files = [*_draw(table, chart), *_write(table, csv)]
+    files = [*_draw(table, plot), *_write(table, csv)]
     emit({**as_dict(table), "files": files}, as_json, lambda: _page(table, files))
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli import setup as options
-from gradwire.cli.output import AsJson, emit
+from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
 
 if TYPE_CHECKING:
     from gradwire.perf.whatif import Curve, Sweep
@@ -57,13 +57,8 @@ def whatif(
     metric: Annotated[
         str, typer.Option("--metric", metavar="NAME", help="step: the whole step; sync: backward and exchange.")
     ] = "step",
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw it: .png, .svg, .html, .csv or .json.", show_default=False),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write every point to this file.", show_default=False)
-    ] = None,
+    plot: PlotFile = None,
+    csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict step times while one or two quantities change, and where codecs and DDP are even.
