@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "memory",
         "adaptive",
         "trackers",
+        "share",
         "engine",
         "cluster",
         "tracing",

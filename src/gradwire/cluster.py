@@ -66,7 +66,7 @@ class VirtualCluster:
         self.node_bytes = 0  # by worker 0 to others of its node
         self.payload_bytes = 0
         self._shapes: dict[str, torch.Size] = {}
-        self._outputs: dict[str, list[Tensor]] = {}
+        self._reduced: list[tuple[Layout, list[Tensor]]] = []  # by the last step: units, and what each worker holds
 
     def reduce(
         self, gradients: Mapping[str, Sequence[Tensor]], *, units: Sequence[Sequence[str]] | None = None
@@ -84,8 +84,12 @@ class VirtualCluster:
             [torch.cat([gradients[name][rank].detach().reshape(-1) for name in names]) for rank in range(self.workers)]
             for names in groups
         ]
-        self._step(layouts, rows)
-        return {name: self._outputs[name][0] for name in gradients}
+        results = self._step(layouts, rows)
+        return {
+            segment.name: piece.view(segment.shape)
+            for layout, flat in zip(layouts, results, strict=True)
+            for segment, piece in zip(layout.segments, layout.split(flat), strict=True)
+        }
 
     def reduce_rows(self, rows: Tensor, layout: Layout) -> Tensor:
         """One step over one unit: a row of `rows` is a worker's flat gradient; returns the reduced one."""
@@ -100,23 +104,18 @@ class VirtualCluster:
         whole = Layout(tuple(segment for layout in layouts for segment in layout.segments))
         self._shapes |= {s.name: torch.Size(s.shape) for s in whole.segments}
         meters = [Meter() for _ in range(self.workers)]
-        self._outputs = {}
-        results = []
+        self._reduced = []
         for engine in self.engines:
             engine.begin(whole)
         with torch.no_grad():
             for layout, flats in zip(layouts, rows, strict=True):
                 programs = [engine.reduce(x, layout) for engine, x in zip(self.engines, flats, strict=True)]
-                reduced = local.run(programs, meters)
-                results.append(reduced[0])
-                pieces = [layout.split(flat) for flat in reduced]
-                for i, segment in enumerate(layout.segments):
-                    self._outputs[segment.name] = [p[i].view(segment.shape) for p in pieces]
+                self._reduced.append((layout, local.run(programs, meters)))
         for engine in self.engines:
             engine.finish_step()
         self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
         self.node_bytes = meters[0].node_bytes
-        return results
+        return [flats[0] for _, flats in self._reduced]
 
     def observe(self, kind: str, values: Mapping[str, Sequence[Tensor]]) -> None:
         """Tell the codecs something about the coming step: one tensor per worker for each name."""
@@ -141,7 +140,10 @@ class VirtualCluster:
 
     def outputs(self, name: str) -> list[Tensor]:
         """What each worker holds after the last step."""
-        return self._outputs[self._known(name)]
+        shape = self._shapes[self._known(name)]
+        layout, flats = next((layout, flats) for layout, flats in self._reduced if name in layout.names)
+        place = layout.names.index(name)
+        return [layout.split(flat)[place].view(shape) for flat in flats]
 
     def memory(self, name: str) -> list[Tensor | None]:
         """What each worker still owes for a parameter; None for a codec that runs without memory.

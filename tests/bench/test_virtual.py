@@ -9,11 +9,13 @@ import pytest
 import torch
 from small import TRAIN, narrow, shrink
 
+from gradwire.bench.tasks.base import Recipe
 from gradwire.bench.tasks.drawn import Shapes
-from gradwire.bench.tasks.task import Recipe
 from gradwire.bench.training import Plan, open_data, optimizer, rate
 from gradwire.bench.virtual import TURNS, Trainer
+from gradwire.cluster import VirtualCluster
 from gradwire.core.errors import ConfigError
+from gradwire.core.registry import to_spec
 from gradwire.tracing import trace
 
 BASE = Plan(task="shapes", codec="none", workers=4, batch=8, epochs=3, nmse_every=4)
@@ -241,3 +243,11 @@ def test_data_too_few_for_a_step_are_refused():
     with pytest.raises(ConfigError, match="4 workers with 500 examples each need 2000 a step, and the data have 512"):
         Trainer(replace(BASE, batch=500))
     assert open_data(replace(BASE, synthetic=True)).origin == "synthetic: drawn shapes"
+
+
+def test_a_record_names_the_memory_that_runs_and_what_changes_the_course():
+    plan = Plan(task="shapes", controller="accordion(low='none', high='topk')", patience=3)
+    what = plan.what("made up")
+    cluster = VirtualCluster(2, controller=plan.controller)
+    assert what["memory"] == to_spec(cluster.engines[0].memory) == "error_feedback"
+    assert (what["patience"], "evaluate_every" in what) == (3, False)

@@ -37,13 +37,6 @@ def answer(*more, **instead):
     return json.loads(run(*more, **instead))
 
 
-@pytest.fixture
-def people(monkeypatch):
-    """Somebody reads it on a terminal of 80 columns."""
-    monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 def test_rows_are_predictions_beside_baselines():
     found = answer("--codec", POWER, "--codec", "signsgd", gpus_per_node="4")
     rows = found["predictions"]

@@ -35,13 +35,6 @@ def run(*arguments):
 
 
 @pytest.fixture
-def people(monkeypatch):
-    """Somebody reads it on a terminal of 80 columns."""
-    monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-@pytest.fixture
 def some(tmp_path):
     """A file of four trainings, one of them with two seeds."""
     path = tmp_path / "some.jsonl"

@@ -32,13 +32,6 @@ def run(*arguments):
     return result.output
 
 
-@pytest.fixture
-def people(monkeypatch):
-    """Somebody reads it on a terminal of 80 columns."""
-    monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 def test_json_has_every_point_and_the_crossovers():
     found = json.loads(run(*USUAL, *SWEEP, "--gpus", 64, "--metric", "sync"))
     own = planner.whatif(

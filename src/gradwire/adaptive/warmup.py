@@ -11,13 +11,12 @@ Lin et al., Deep Gradient Compression, ICLR 2018, arXiv:1712.01887, section 3.3.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gradwire.adaptive.controller import ALL, Choice, Controller, Decision, Observation, check_codec, controllers
 from gradwire.core.errors import ConfigError
-from gradwire.core.registry import Check
+from gradwire.core.registry import Check, parse
 
 
 @controllers.register
@@ -83,14 +82,9 @@ class Warmup(Controller):
 
 def _parts(spec: str) -> tuple[str, dict[str, Any]]:
     """Name and arguments of a spec."""
-    try:
-        tree = ast.parse(spec.strip(), mode="eval").body
-        if isinstance(tree, ast.Name):
-            return tree.id, {}
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
-            return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
-    except (SyntaxError, ValueError):
-        pass
-    raise ConfigError(
-        f'warmup: `codec` must be a name, or a name with named arguments such as "topk(ratio=0.001)", got {spec!r}'
-    )
+    name, positional, named = parse(spec, "codec")
+    if positional:
+        raise ConfigError(
+            f'warmup: `codec` must be a name, or a name with named arguments such as "topk(ratio=0.001)", got {spec!r}'
+        )
+    return name, named

@@ -14,13 +14,13 @@ from typing import Any
 
 from gradwire.bench import environment
 from gradwire.bench.sweep import key
-from gradwire.bench.tasks.task import Data
+from gradwire.bench.tasks.base import Data
 from gradwire.bench.training import History, Plan, open_data
 from gradwire.bench.virtual import Trainer
 from gradwire.core import records
 from gradwire.core.records import Quantiles, Record
+from gradwire.perf.training import KIND
 
-KIND = "accuracy"
 BACKEND = "virtual workers on one device"
 OnStart = Callable[[Plan, bool], None]
 OnProgress = Callable[[Plan, History], None]

@@ -27,11 +27,11 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.bench.accuracy import KIND, OnProgress, OnStart
+from gradwire.bench.accuracy import OnProgress, OnStart
 from gradwire.bench.launch import Rank, launch
 from gradwire.bench.sweep import LOOPBACK, Group, Measured, Place, Sweep, key
 from gradwire.bench.tasks import task as find_task
-from gradwire.bench.tasks.task import Batch, Carry, Data
+from gradwire.bench.tasks.base import Batch, Carry, Data
 from gradwire.bench.training import History, OnEvaluation, Plan, Training, finite, open_data
 from gradwire.core.baselines import FP16, FP32, HALF, PLAIN
 from gradwire.core.codec import codecs
@@ -41,6 +41,7 @@ from gradwire.core.registry import Check
 from gradwire.core.units import format_rate, parse_rate
 from gradwire.engine import Engine
 from gradwire.integrations.ddp import Handle, attach
+from gradwire.perf.training import KIND
 from gradwire.tracing import trace
 
 MODE = "after_backward"

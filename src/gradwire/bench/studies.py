@@ -13,31 +13,34 @@ from typing import Any
 from gradwire.bench.training import Plan
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import UnknownName
+from gradwire.memory import ErrorFeedback, MomentumCorrection, NoMemory
+from gradwire.memory.base import memories
 from gradwire.reproduce import throughput
 
-NONE, FEEDBACK = "none", "error_feedback"
-# what a codec needs instead of the recipe, by the recipe's optimizer: SGD's only, since Adam brings its own scale
-OWN_MOMENTUM = ("dgc", "sketchedsgd")
+NONE, FEEDBACK = NoMemory.name, ErrorFeedback.name
 RESNET9: dict[str, Any] = {"workers": 8, "batch": 128, "learning_rate": 0.6}  # one set-up for all its studies
-VOTES = {"signsgd": 1e-3, "signum": 1e-3}  # learning rate at its peak, without the optimizer's momentum
+VOTE_RATE = 1e-3  # learning rate of a vote at its peak
 
 
 def adjusted(plan: Plan) -> Plan:
-    """The plan with what its codec needs."""
-    name = "" if plan.codec is None else codecs.build(plan.codec).name
-    if plan.recipe.optimizer != "sgd":
+    """The plan with what its codec needs under SGD; Adam brings its own scale."""
+    if plan.codec is None or plan.recipe.optimizer != "sgd":
         return plan
-    if name in OWN_MOMENTUM and plan.memory == "default":
-        return replace(plan, momentum=0.0)
-    if name in VOTES:
-        return replace(plan, momentum=0.0, learning_rate=VOTES[name])
-    return plan
+    codec = codecs.build(plan.codec)
+    if not codec.traits.averages:
+        return replace(plan, momentum=0.0, learning_rate=VOTE_RATE)
+    return replace(plan, momentum=0.0) if _has_momentum(codec) and plan.memory == "default" else plan
+
+
+def _has_momentum(codec: Codec) -> bool:
+    """Whether its own memory accumulates momentum."""
+    return isinstance(memories.build(codec.traits.memory), MomentumCorrection)
 
 
 def both_memories(codec: Codec) -> tuple[str, ...]:
     """The default, and the other one of none and error feedback where that makes sense."""
     traits = codec.traits
-    if codec.family == "baseline" or codec.name in OWN_MOMENTUM:
+    if codec.family == "baseline" or _has_momentum(codec):
         return ("default",)
     if traits.memory != NONE:
         return ("default", NONE)

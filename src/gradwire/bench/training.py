@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gradwire.adaptive.controller import Settings, controllers
 from gradwire.bench.tasks import task as find_task
-from gradwire.bench.tasks.task import Batch, Data, Recipe, Task
+from gradwire.bench.tasks.base import Batch, Data, Recipe, Task
 from gradwire.core import wire
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
@@ -27,6 +27,8 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
 from gradwire.engine import Engine
 from gradwire.memory.base import memories
+from gradwire.perf.training import Curve, Point
+from gradwire.share import default_memory
 
 PRECISIONS = ("auto", "float32", "bf16")
 UNSTEERED = Settings(levels={})
@@ -52,7 +54,7 @@ class Plan:
     precision: str = "auto"
     nmse_every: int = 0
     evaluate_every: int = 0  # rounds; 0: each epoch
-    patience: int = 0  # evaluations without a better one after which the run stops; 0: never
+    patience: int = 0  # epochs without a better evaluation after which the run stops; 0: never
     synthetic: bool = False
 
     def __post_init__(self) -> None:
@@ -88,13 +90,14 @@ class Plan:
         """The parameters of the run's record; `origin` is the data's."""
         task, recipe = find_task(self.task), self.recipe
         controller = None if self.controller is None else controllers.build(self.controller)
-        codec = codecs.build(self.codec or (controller.levels[0] if controller else ""))
-        memory = memories.build(codec.traits.memory if self.memory == "default" else self.memory)
+        choices = [codecs.build(spec) for spec in (controller.levels if controller else [self.codec or ""])]
+        memory = memories.build(default_memory(choices) if self.memory == "default" else self.memory)
+        unusual = {name: getattr(self, name) for name in ("evaluate_every", "patience") if getattr(self, name)}
         return {
             "task": self.task,
             "model": task.model_name,
             "data": origin,
-            "codec": codec.spec if controller is None else None,
+            "codec": choices[0].spec if controller is None else None,
             "memory": to_spec(memory),
             "strategy": self.strategy,
             "controller": None if controller is None else to_spec(controller),
@@ -106,6 +109,7 @@ class Plan:
             "momentum": recipe.momentum,
             "precision": "bf16 autocast" if self.autocast else "float32",
             "compress": self.compress,
+            **unusual,
         }
 
 
@@ -196,9 +200,8 @@ class History:
     def ends(self, task: Task, patience: int) -> bool:
         """Whether the run is over before its time; says so in the history."""
         self.diverged = self.train_loss[-1] is None
-        if patience and len(self.quality) > patience:
-            best = (max if task.metric.higher_is_better else min)(self.quality[:-patience])
-            self.stopped_early = not any(task.metric.better(q, best) for q in self.quality[-patience:])
+        points = tuple(map(Point, self.seconds, self.rounds, self.epochs, self.quality))
+        self.stopped_early = patience > 0 and Curve(points, task.metric.higher_is_better).end(patience) is not None
         return self.diverged or self.stopped_early
 
 

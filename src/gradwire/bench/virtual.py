@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.bench.tasks.task import Batch, Carry, Data
+from gradwire.bench.tasks.base import Batch, Carry, Data
 from gradwire.bench.training import History, OnEvaluation, Plan, Training, finite, open_data
 from gradwire.cluster import VirtualCluster
 from gradwire.core.layout import Layout

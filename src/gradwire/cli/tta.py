@@ -20,7 +20,7 @@ from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
 if TYPE_CHECKING:
     from gradwire.perf.clock import Clock
     from gradwire.perf.training import Run
-    from gradwire.perf.tta import Row, Utility
+    from gradwire.perf.tta import Options, Row, Utility
 
 USUAL = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": "h200"}
 FilterNumber = typer.Option(metavar="N", help="Only trainings with so many.", show_default=False)
@@ -95,7 +95,7 @@ def tta(
       gradwire tta results/accuracy_resnet9.jsonl --gpus 16 --bandwidth 10gbit
       gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --plot curves.html
     """
-    from gradwire.perf.tta import Options, as_dict, utility
+    from gradwire.perf.tta import Options
 
     if plot is not None:
         from gradwire.report.chart import checked
@@ -104,9 +104,25 @@ def tta(
     wanted = {"task": task, "workers": workers, "epochs": epochs}
     runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec)
     place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
-    clock = _clock(runs, {k: v for k, v in place.items() if v is not None}, mode, latency, backward)
+    clock = clock_of(runs, place, mode, latency, backward)
     read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
-    table = utility(runs, clock, targets=target or None, options=read)
+    tell(runs, clock, target, read, plot, csv, as_json=as_json)
+
+
+def tell(
+    runs: Sequence[Run],
+    clock: Clock,
+    target: Sequence[float] | None = None,
+    read: Options | None = None,
+    plot: Path | None = None,
+    csv: Path | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """The utility table of one set-up, drawn and written where asked."""
+    from gradwire.perf.tta import AS_IT_IS, as_dict, utility
+
+    table = utility(runs, clock, targets=target or None, options=read or AS_IT_IS)
     files = [*_draw(table, plot), *_write(table, csv)]
     emit({**as_dict(table), "files": files}, as_json, lambda: _page(table, files))
 
@@ -162,12 +178,14 @@ def named(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[Run]:
     return [r for r in fixed if any(same(r.codec, spec) for spec in (*wanted, FP16, FP32))]
 
 
-def _clock(runs: Sequence[Run], place: dict[str, Any], mode: str, latency: str | None, backward: str | None) -> Clock:
+def clock_of(runs: Sequence[Run], asked: dict[str, Any], mode: str, latency: str | None, backward: str | None) -> Clock:
+    """Modelled for the cluster that was described, or measured where none was and the records can tell."""
     from gradwire import planner
     from gradwire.core.baselines import FP16
     from gradwire.core.errors import ConfigError
     from gradwire.perf.clock import Measured, Modelled
 
+    place = {k: v for k, v in asked.items() if v is not None}
     if not place and all(r.measured for r in runs):
         return Measured.of(runs)
     setup = options.keywords(model="", latency=latency, backward=backward, **{**USUAL, **place}, mode=mode)

@@ -58,7 +58,7 @@ class Registry(Generic[T]):
 
     def build(self, spec: str) -> T:
         """Build what a spec such as ``"powersgd(rank=4)"`` describes."""
-        name, positional, named = self._parse(spec)
+        name, positional, named = parse(spec, self.kind)
         cls = self.cls(name)
         fields = [f.name for f in dataclasses.fields(cls) if f.init]  # type: ignore[arg-type]
         if len(positional) > len(fields):
@@ -73,26 +73,32 @@ class Registry(Generic[T]):
             arguments[key] = value
         return cls(**arguments)
 
-    def _parse(self, spec: str) -> tuple[str, list[Any], dict[str, Any]]:
-        malformed = ConfigError(
-            f"{self.kind} spec {spec!r} cannot be read; write a name, or a name with literal "
-            'arguments such as "topk(ratio=0.01)"'
-        )
-        try:
-            tree = ast.parse(spec.strip(), mode="eval").body
-            if isinstance(tree, ast.Name):
-                return tree.id, [], {}
-            if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
-                raise malformed
-            positional = [ast.literal_eval(a) for a in tree.args]
-            named = {k.arg: ast.literal_eval(k.value) for k in tree.keywords if k.arg}
-            if len(named) != len(tree.keywords):
-                raise malformed
-        except (SyntaxError, ValueError) as problem:
-            if problem is malformed:
-                raise
-            raise malformed from None
-        return tree.func.id, positional, named
+
+def parse(spec: str, kind: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Name, positional and named arguments of a spec; what a `kind` of thing it is, errors tell.
+
+    >>> parse("topk(0.1, value_bits=16)", "codec")
+    ('topk', [0.1], {'value_bits': 16})
+    """
+    malformed = ConfigError(
+        f"{kind} spec {spec!r} cannot be read; write a name, or a name with literal "
+        'arguments such as "topk(ratio=0.01)"'
+    )
+    try:
+        tree = ast.parse(spec.strip(), mode="eval").body
+        if isinstance(tree, ast.Name):
+            return tree.id, [], {}
+        if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
+            raise malformed
+        positional = [ast.literal_eval(a) for a in tree.args]
+        named = {k.arg: ast.literal_eval(k.value) for k in tree.keywords if k.arg}
+        if len(named) != len(tree.keywords):
+            raise malformed
+    except (SyntaxError, ValueError) as problem:
+        if problem is malformed:
+            raise
+        raise malformed from None
+    return tree.func.id, positional, named
 
 
 def to_spec(thing: Any) -> str:

@@ -5,11 +5,10 @@ Defaults are those of the shipped traces, which hold every codec of the catalogu
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from typing import Any
 
-from gradwire.core.errors import ConfigError
+from gradwire.core.registry import parse
 from gradwire.perf.workload import shipped
 
 Parameters = tuple[tuple[str, Any], ...]
@@ -22,7 +21,7 @@ def parameters(spec: str) -> tuple[str, Parameters]:
     >>> parameters("powersgd") == parameters("powersgd(4)") == parameters("powersgd( rank=4, warm=True)")
     True
     """
-    name, positional, named = _parse(spec)
+    name, positional, named = parse(spec, "codec")
     defaults = _defaults(name)
     given = {**dict(zip(defaults, positional, strict=False)), **named}
     # a parameter that is younger than the traces is left out where it is switched off
@@ -55,26 +54,11 @@ def _in_order(usual: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {k: found[k] for k in dict.fromkeys((*usual, *found)) if k in found}
 
 
-def _parse(spec: str) -> tuple[str, list[Any], dict[str, Any]]:
-    try:
-        tree = ast.parse(spec.strip(), mode="eval").body
-        if isinstance(tree, ast.Name):
-            return tree.id, [], {}
-        assert isinstance(tree, ast.Call), "a spec is a name or a call"
-        assert isinstance(tree.func, ast.Name), "of a name"
-        named = {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
-        return tree.func.id, [ast.literal_eval(a) for a in tree.args], named
-    except (SyntaxError, ValueError, AssertionError) as problem:
-        raise ConfigError(
-            f'spec {spec!r} cannot be read; write a name, or a name with literal arguments such as "topk(ratio=0.01)"'
-        ) from problem
-
-
 @cache
 def _defaults(name: str) -> dict[str, Any]:
     """By the longest way in which the codec is written with its usual parameters."""
     written = _written().get(name, {"written": []})["written"]
-    return _parse(max(written, key=len))[2] if written else {}
+    return parse(max(written, key=len), "codec")[2] if written else {}
 
 
 @cache

@@ -69,7 +69,12 @@ class Curve:
         return replace(self, points=tuple(averaged))
 
     def stopped(self, patience: float, min_delta: float = 0.0) -> Curve:
-        """Up to where `patience` epochs have brought no improvement of more than `min_delta`; as published, early."""
+        """Up to its `end`; as published, early."""
+        end = self.end(patience, min_delta)
+        return self if end is None else replace(self, points=self.points[: end + 1])
+
+    def end(self, patience: float, min_delta: float = 0.0) -> int | None:
+        """The first point at which `patience` epochs have brought no improvement of more than `min_delta`."""
         if patience <= 0 or min_delta < 0:
             raise ConfigError(
                 f"tta: early stopping needs a patience above 0 epochs and a `min_delta` of at least 0, "
@@ -81,8 +86,8 @@ class Curve:
             if gain > min_delta:
                 record = point
             elif point.epoch - record.epoch >= patience:
-                return replace(self, points=self.points[: number + 1])
-        return self
+                return number
+        return None
 
 
 def time_to(curve: Curve, target: float) -> Reached | None:

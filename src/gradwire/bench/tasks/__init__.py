@@ -9,8 +9,7 @@ from importlib import import_module
 
 from torch import nn
 
-# Imported before `task` below is defined: a later import of the file would put the module in the function's place.
-from gradwire.bench.tasks.task import Task
+from gradwire.bench.tasks.base import Task
 from gradwire.core.errors import UnknownName, suggestion
 from gradwire.models.bert import Attention
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradwire.bench.tasks import shapes
+from gradwire.bench.tasks.base import Batch, Carry, Data, Metric, Recipe, Task
 from gradwire.bench.tasks.common import generator, num_steps, shuffled
-from gradwire.bench.tasks.task import Batch, Carry, Data, Metric, Recipe, Task
 
 _TRAIN, _TEST = 4_096, 1_024  # images
 

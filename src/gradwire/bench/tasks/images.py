@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradwire.bench.data import cifar
+from gradwire.bench.tasks.base import Batch, Carry, Data, Metric, Published, Recipe, Task
 from gradwire.bench.tasks.common import build, generator, num_steps, shuffled
-from gradwire.bench.tasks.task import Batch, Carry, Data, Metric, Published, Recipe, Task
 
 _SHIFT = 4  # pixels by which a crop may move
 _AT_ONCE = 16_384  # images augmented by one operation, and 200 MB of float32

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradwire.bench.data import text
+from gradwire.bench.tasks.base import Batch, Carry, Data, Metric, Published, Recipe, Task
 from gradwire.bench.tasks.common import build, num_steps, perplexity
-from gradwire.bench.tasks.task import Batch, Carry, Data, Metric, Published, Recipe, Task
 from gradwire.models import lstm
 
 LENGTH = 35  # words a step

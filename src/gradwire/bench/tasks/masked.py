@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from gradwire.bench.data import text
 from gradwire.bench.tasks import language
+from gradwire.bench.tasks.base import Batch, Carry, Data, Metric, Recipe, Task
 from gradwire.bench.tasks.common import build, generator, num_steps, perplexity, shuffled
-from gradwire.bench.tasks.task import Batch, Carry, Data, Metric, Recipe, Task
 from gradwire.models import bert
 
 LENGTH = bert.SMALL_LENGTH

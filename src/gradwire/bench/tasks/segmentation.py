@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradwire.bench.data import dagm
+from gradwire.bench.tasks.base import Batch, Carry, Data, Metric, Published, Recipe, Task
 from gradwire.bench.tasks.common import build, generator, num_steps, shuffled
-from gradwire.bench.tasks.task import Batch, Carry, Data, Metric, Published, Recipe, Task
 
 _EVALUATE = 8  # images
 

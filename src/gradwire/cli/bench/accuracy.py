@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,7 +91,7 @@ def accuracy(
         int, typer.Option("--evaluate-every", metavar="N", help="Rounds between evaluations; 0: once an epoch.")
     ] = 0,
     patience: Annotated[
-        int, typer.Option("--patience", metavar="N", help="Stop after N evaluations without a better one; 0: never.")
+        int, typer.Option("--patience", metavar="N", help="Stop after N epochs without a better one; 0: never.")
     ] = 0,
     data_dir: Annotated[
         Path | None,
@@ -183,7 +182,7 @@ def accuracy(
     with _tracking(tracker) as logged:
         found = _run(runs, chosen_part, logged)
     if timed:
-        _tell_time(found, as_json, {**place, "latency": latency, "backward": backward, "target": target})
+        _tell_time(found, as_json, place, latency, backward, target)
     else:
         emit(summary(found), as_json, lambda: overview(found))
 
@@ -310,24 +309,29 @@ def _run(runs: Runs, plans: Sequence[Plan], tracker: Tracker | None) -> list[Rec
         return runs(begin, advance)
 
 
-def _tell_time(found: Sequence[Record], as_json: bool, asked: dict[str, Any]) -> None:
+def _tell_time(
+    found: Sequence[Record],
+    as_json: bool,
+    place: dict[str, Any],
+    latency: str | None,
+    backward: str | None,
+    target: list[float] | None,
+) -> None:
     """What `gradwire tta` says of these runs, after the table for people."""
-    from gradwire.cli.tta import tta
+    from gradwire.cli.tta import clock_of, tell
     from gradwire.core.errors import GradwireError
-    from gradwire.core.records import append
+    from gradwire.perf.training import Run
 
     for_people = not wants_json(as_json)
     if for_people:
         emit(summary(found), as_json, lambda: overview(found))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "runs.jsonl"
-        append(path, found)
-        try:
-            tta([path], as_json=as_json, **asked)
-        except GradwireError:
-            if not for_people:  # the runs are made, whatever their time is
-                emit(summary(found), as_json, lambda: overview(found))
-            raise
+    runs = [Run.of(record) for record in found]
+    try:
+        tell(runs, clock_of(runs, place, "overlap", latency, backward), target, as_json=as_json)
+    except GradwireError:
+        if not for_people:  # the runs are made, whatever their time is
+            emit(summary(found), as_json, lambda: overview(found))
+        raise
 
 
 def summary(found: Sequence[Record]) -> dict[str, Any]:
@@ -346,9 +350,10 @@ def overview(found: Sequence[Record]) -> RenderableType:
 
 
 def _cells(record: Record) -> list[str]:
-    what, out = record.what, record.outcome
-    bits = 8 * out["payload_bytes"][-1] / out["rounds"][-1] / out["parameters"]
-    errors = [e for e in out["nmse"] if e is not None]
+    from gradwire.perf.training import Run
+    from gradwire.report.accuracy import number
+
+    what, out, run = record.what, record.outcome, Run.of(record)
     return [
         what["task"],
         what["codec"] or what["controller"],
@@ -356,7 +361,7 @@ def _cells(record: Record) -> list[str]:
         str(what["seed"]),
         f"{out['best']:.2f}",
         f"{out['final']:.2f}",
-        f"{bits:.3g}",
-        f"{sum(errors) / len(errors):.3g}" if errors else "-",
+        number(run.bits_per_element),
+        number(run.nmse),
         f"{out['seconds'][-1]:.1f}" if out["clock"].startswith("measured") else "-",
     ]
