@@ -68,17 +68,23 @@ def test_tensorboard_keeps_what_a_crashed_run_had_logged(tmp_path):
 
 
 class FakeRun:
-    """Refuses what the real one refuses or drops: tensors, steps that go back, and anything after the end."""
+    """Refuses what the real one refuses or drops: tensors, a step of its own that goes back, anything after the end."""
 
     def __init__(self, project):
         self.project, self.history, self.settings, self.exit_code = project, [], {}, None
         self.config = SimpleNamespace(update=self.settings.update)
+        self.axes, self.step = {}, 0
 
-    def log(self, data, step):
+    def define_metric(self, name, step_metric):
+        self.axes[name] = step_metric
+
+    def log(self, data, step=None):
         assert self.exit_code is None
-        assert all(type(v) is float for v in data.values())
-        assert not self.history or step >= self.history[-1][0]
-        self.history.append((step, data))
+        assert all(type(v) in (int, float) for v in data.values())
+        if step is not None and step < self.step:
+            return
+        self.step = self.step + 1 if step is None else step
+        self.history.append(data)
 
     def finish(self, exit_code):
         assert self.exit_code is None, "finished twice"
@@ -103,9 +109,19 @@ def test_wandb_gets_a_run_of_the_project(wandb_runs):
     train("wandb:gradients")
     (run,) = wandb_runs
     assert (run.project, run.exit_code, run.settings) == ("gradients", 0, CONFIG)
-    assert [step for step, _ in run.history] == [98, 196]
-    assert run.history[0][1] == RUN[0][1]
-    assert run.history[1][1]["quality"] == 61.25
+    assert run.axes == {"*": "step"}
+    assert [data["step"] for data in run.history] == [98, 196]
+    assert run.history[0] == {"step": 98, **RUN[0][1]}
+    assert run.history[1]["quality"] == 61.25
+
+
+def test_wandb_keeps_a_second_training_that_begins_at_0_again(wandb_runs):
+    with open_tracker("wandb:gradients") as tracker:
+        for codec in ("none", "topk"):
+            for step in (98, 196):
+                tracker.log(step, {f"{codec}/quality": float(step)})
+    (run,) = wandb_runs
+    assert [data["step"] for data in run.history] == [98, 196, 98, 196]
 
 
 def test_wandb_marks_a_failed_run(wandb_runs):

@@ -24,7 +24,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """The values of some quantities after `step` steps; steps must not go back."""
+        """The values of some quantities after `step` steps; those of one quantity must not go back."""
 
     @abstractmethod
     def config(self, values: Mapping[str, Any]) -> None:
