@@ -79,6 +79,14 @@ def test_the_page_shows_each_link_beside_fp16():
     assert row == ["topk", "100.0", "(100-100)", "2.00", "100.0", "(100-100)", "0.80", "1", "MB", "0.500", "90.0%", "-"]
     assert "at 200 Mbit/s" in text
     assert "*" not in text
+    assert "more columns" not in text
+    narrow = Console(file=io.StringIO(), width=80)
+    narrow.print(page(outcomes))
+    text = narrow.file.getvalue()
+    row = next(line for line in text.splitlines() if line[2:].startswith("topk")).split()
+    assert row[:7] == ["topk", "100.0", "(100-100)", "2.00", "100.0", "(100-100)", "0.80"]  # whole, or not there
+    assert "…" not in text
+    assert "more columns on a wider terminal" in text
 
 
 def test_without_privileges_it_goes_on_over_loopback_and_says_why(capsys, monkeypatch):

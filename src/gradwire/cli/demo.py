@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -148,13 +149,32 @@ def page(outcomes: Sequence[Outcome]) -> RenderableType:
     from gradwire.bench.outcome import LOOPBACK, verdict
 
     columns = _loopback_columns if outcomes[0].links == [LOOPBACK] else _link_columns
-    return Group(_table(outcomes, columns(outcomes)), *(Text(line) for line in verdict(outcomes)))
+    return Group(_Fitted(outcomes, columns(outcomes)), *(Text(line) for line in verdict(outcomes)))
 
 
 Column = tuple[str, Callable[["Outcome"], str]]
 
 
-def _table(outcomes: Sequence[Outcome], columns: Sequence[Column]) -> RenderableType:
+@dataclasses.dataclass(frozen=True)
+class _Fitted:
+    """The table with as many columns as are whole on the terminal; the last ones are the first to go."""
+
+    outcomes: Sequence[Outcome]
+    columns: Sequence[Column]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(self.columns)
+        while len(shown) > 3 and self._width(console, options, shown) > options.max_width:
+            shown.pop()
+        yield _table(self.outcomes, shown)
+        if len(shown) < len(self.columns):
+            yield Text(f"{len(self.columns) - len(shown)} more columns on a wider terminal, everything with --json")
+
+    def _width(self, console: Console, options: ConsoleOptions, columns: Sequence[Column]) -> int:
+        return Measurement.get(console, options.update(max_width=999), _table(self.outcomes, columns)).maximum
+
+
+def _table(outcomes: Sequence[Outcome], columns: Sequence[Column]) -> Table:
     note = "bytes: sent by one worker; %: of the step"
     if any("*" in heading for heading, _ in columns):
         note += "; *: computed from bytes and measured steps, not measured"
