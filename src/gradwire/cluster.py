@@ -30,6 +30,8 @@ class VirtualCluster:
     tensor([2.0000, 1.5000])
     >>> cluster.memory("w")
     [tensor([0., 1.]), tensor([2., 0.])]
+
+    With `share`, what all workers compute alike is computed once. That saves time, and hides that they do not agree.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class VirtualCluster:
         controller: str | Controller | None = None,
         compress: str = "all",
         nmse_every: int = 0,
+        share: bool = False,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ConfigError(f"VirtualCluster: `workers` must be a whole number of at least 1, got {workers!r}")
         self.workers = workers
+        self.share = share
         self.engines = [
             Engine(
                 codec,
@@ -110,7 +114,7 @@ class VirtualCluster:
         with torch.no_grad():
             for layout, flats in zip(layouts, rows, strict=True):
                 programs = [engine.reduce(x, layout) for engine, x in zip(self.engines, flats, strict=True)]
-                self._reduced.append((layout, local.run(programs, meters)))
+                self._reduced.append((layout, local.run(programs, meters, share=self.share)))
         for engine in self.engines:
             engine.finish_step()
         self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes

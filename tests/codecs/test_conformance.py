@@ -437,3 +437,15 @@ def test_regrouping_the_units_keeps_what_is_owed(codec, strategy):
             wanted[name] += mean_of(grads[name])
     for name in sent:
         torch.testing.assert_close(sent[name] + mean_of(c.memory(name)), wanted[name], rtol=1e-5, atol=1e-2)
+
+
+@each_strategy
+def test_workers_that_share_their_work_compute_what_they_compute_apart(codec, strategy):
+    apart, shared = (cluster(codec, 3, strategy=strategy, share=share) for share in (False, True))
+    for step in range(3):
+        given = gradients(3, seed=step)
+        a, b = apart.reduce(given), shared.reduce(given)
+        for name in given:
+            assert a[name].equal(b[name]), (step, name)
+            for kept in zip(apart.memory(name), shared.memory(name), strict=True):
+                assert kept == (None, None) or torch.equal(*kept), (step, name)

@@ -7,7 +7,7 @@ import torch
 
 from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
-from gradwire.core.exchange import Gather, Max, Payload, Sum, Team, side_by_side, together, within
+from gradwire.core.exchange import Gather, Max, Payload, Sum, Team, once, side_by_side, together, within
 
 
 def one(value):
@@ -121,3 +121,24 @@ def test_extras_travel_with_programs_side_by_side():
     found, (results, answers) = drive(together(side_by_side([adding(1, 2), adding(3)]), (Sum(one(7)),)))
     assert found == [[1, 3, 7], [2]]
     assert (results, float(answers[0])) == ([[10.0, 20.0], [30.0]], 70.0)
+
+
+# ---------------------------------------------------------------- computed once
+
+
+def test_what_all_workers_make_of_an_answer_is_computed_once_where_they_share():
+    made = []
+
+    def reading(rank):
+        found = []
+        for start in (1, 10):
+            total = yield Sum(one(start + rank))
+            found.append(once(total, lambda: made.append("sum") or float(total)))  # noqa: B023
+            found.append(once(total, lambda: made.append("half") or float(total) / 2))  # noqa: B023
+        return found
+
+    for share, times in ((True, 1), (False, 3)):
+        made.clear()
+        results = local.run([reading(r) for r in range(3)], [Meter() for _ in range(3)], share=share)
+        assert results == 3 * [[6.0, 3.0, 33.0, 16.5]]
+        assert made.count("sum") == made.count("half") == 2 * times

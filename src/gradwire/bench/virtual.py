@@ -152,6 +152,7 @@ class Trainer(Training):
             controller=plan.controller,
             compress=plan.compress,
             nmse_every=plan.nmse_every,
+            share=True,
         )
         for engine in self.cluster.engines:
             engine.begin(self.layout)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.core.codec import Carrier, Codec, Context, Reduced, encode, strategies
-from gradwire.core.exchange import Gather
+from gradwire.core.exchange import Gather, once
 
 
 @strategies.register
@@ -26,7 +26,8 @@ class AllGather(Carrier):
     def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
         payload, own = encode(codec, x[None], ctx)
         rows = yield Gather(payload)
-        return codec.combine(rows, x.numel(), ctx.rng)[0], None if own is None else own[0]
+        mean = once(rows, lambda: codec.combine(rows, x.numel(), ctx.rng)[0])
+        return mean, None if own is None else own[0]
 
     def refusal(self, codec: Codec) -> str | None:
         return None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, strategies
-from gradwire.core.exchange import Payload, Sum
+from gradwire.core.exchange import Payload, Sum, once
 
 
 @strategies.register
@@ -28,7 +28,7 @@ class AllReduce(Carrier):
         payload = codec.encode(x[None] * (1.0 / ctx.workers), ctx.rng)
         own = codec.decode(payload, x.numel(), ctx.rng)[0] * ctx.workers if ctx.wants_own else None
         total = yield Sum(payload.data)
-        return codec.decode(Payload(total), x.numel(), ctx.rng)[0], own
+        return once(total, lambda: codec.decode(Payload(total), x.numel(), ctx.rng)[0]), own
 
     def refusal(self, codec: Codec) -> str | None:
         if codec.traits.combine is Combine.SUM:

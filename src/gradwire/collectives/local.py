@@ -6,6 +6,7 @@ Workers that exchange in a team wait for those of the team alone, so that other 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -24,13 +25,17 @@ from gradwire.core.exchange import (
     Team,
     as_answer,
     as_batch,
+    shared,
 )
 
 R = TypeVar("R")
 
 
-def run(programs: Sequence[Program[R]], meters: Sequence[Meter]) -> list[R]:
-    """Drive one program per worker to its end; returns their results in order of rank."""
+def run(programs: Sequence[Program[R]], meters: Sequence[Meter], *, share: bool = False) -> list[R]:
+    """Drive one program per worker to its end; returns their results in order of rank.
+
+    With `share`, what all workers make of an answer alike is computed once: see `core.exchange.once`.
+    """
     everybody = Team(range(len(programs)))
     requests: dict[int, Any] = {}
     results: dict[int, R] = {}
@@ -53,8 +58,9 @@ def run(programs: Sequence[Program[R]], meters: Sequence[Meter]) -> list[R]:
             raise _stuck(len(results), len(programs))
         for team in ready:
             answers = _carry_out([requests.pop(rank) for rank in team.ranks])
-            for rank, answer in zip(team.ranks, answers, strict=True):
-                resume(rank, answer)
+            with shared() if share else nullcontext():
+                for rank, answer in zip(team.ranks, answers, strict=True):
+                    resume(rank, answer)
     return [results[rank] for rank in everybody.ranks]
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, codecs, encode, recode, strategies
 from gradwire.core.errors import Incompatible
-from gradwire.core.exchange import Gather, Scatter
+from gradwire.core.exchange import Gather, Scatter, once
 from gradwire.core.layout import Layout
 
 OWNER_ERROR = "owner_error"
@@ -62,7 +62,7 @@ class ScatterReduceGather(Carrier):
         if lost is not None:
             ctx.state.put_flat(OWNER_ERROR, held, lost[0, : held.numel])
         rows = yield Gather(result, relay=True)
-        out = down.decode(rows, shard, rng).view(-1)[: x.numel()]
+        out = once(rows, lambda: down.decode(rows, shard, rng).view(-1)[: x.numel()])
         return out, None if own is None else own.view(-1)[: x.numel()]
 
     def refusal(self, codec: Codec) -> str | None:

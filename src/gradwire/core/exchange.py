@@ -18,7 +18,9 @@ those of the team, counted in its order; the exchanges of one tuple are all of o
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -160,6 +162,35 @@ def as_batch(request: Any) -> tuple[Exchange, ...]:
 def as_answer(request: Any, answers: list[Any]) -> Any:
     """What to send back for `request`: one answer, or a tuple where a tuple was asked."""
     return tuple(answers) if isinstance(request, tuple) else answers[0]
+
+
+_known: ContextVar[dict[Any, tuple[Any, Any]] | None] = ContextVar("known", default=None)
+
+
+def once(answer: object, how: Callable[[], R]) -> R:
+    """What the function `how` makes of an answer that all workers were sent, and make the same of.
+
+    A worker with a process of its own computes it. Virtual workers may do so once for all of them (`shared`), so nobody
+    writes to the result.
+    """
+    known = _known.get()
+    if known is None:
+        return how()
+    key = id(answer), how.__code__
+    if key not in known:
+        known[key] = answer, how()  # the answer is kept: another one might get its id
+    result: R = known[key][1]
+    return result
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Workers that are resumed in here compute `once` what they compute alike."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def together(main: Program[R], extras: tuple[Exchange, ...]) -> Program[tuple[R, tuple[Any, ...]]]:

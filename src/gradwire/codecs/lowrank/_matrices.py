@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.codec import Context, Reduced
-from gradwire.core.exchange import Program, Sum
+from gradwire.core.exchange import Program, Sum, once
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.kernels.random import normal
@@ -126,8 +126,8 @@ def averaged(tensors: Sequence[Tensor], ctx: Context) -> Program[list[Tensor]]:
     if not tensors:
         return []
     total = yield Sum(torch.cat([t.flatten() for t in tensors]) * (1.0 / ctx.workers))
-    pieces = total.split([t.numel() for t in tensors])
-    return [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+    sizes = [t.numel() for t in tensors]
+    return once(total, lambda: [p.view(t.shape) for p, t in zip(total.split(sizes), tensors, strict=True)])
 
 
 def uncompressed(x: Tensor, ctx: Context) -> Reduced:
@@ -163,12 +163,17 @@ class Alternation:
             left = [m @ self.turned(q) for m, q in zip(matrices, factors, strict=True)]
             answer = yield from averaged([*left, *beside], ctx)
             means, beside = means + answer[len(left) :], []
-            bases = [self.basis(p) for p in answer[: len(left)]]
-            right = [m.mT @ self.dual(p) for m, p in zip(matrices, bases, strict=True)]
+            bases, duals = self._bases(answer, len(left))
+            right = [m.mT @ p for m, p in zip(matrices, duals, strict=True)]
             factors = yield from averaged(right, ctx)
         if self.warm:
             keep(batches, factors, ctx)
-        mean = products(ctx.layout, batches, bases, factors, vectors, means, x)
+        mean = once(factors, lambda: products(ctx.layout, batches, bases, factors, vectors, means, x))
         if not ctx.wants_own:
             return mean, None
         return mean, products(ctx.layout, batches, bases, right, vectors, plain, x)
+
+    def _bases(self, means: list[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
+        """P of each batch, and its dual, from the first `number` of the means."""
+        bases = once(means, lambda: [self.basis(p) for p in means[:number]])
+        return bases, once(bases, lambda: [self.dual(p) for p in bases])

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from gradwire.codecs.lowrank._matrices import Batch, assemble, plan, stacked, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Exchange, Gather, Payload, Sum
+from gradwire.core.exchange import Exchange, Gather, Payload, Sum, once
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
@@ -75,8 +75,8 @@ class Atomo(Codec):
             exchanges.append(Gather(mine))
         answers = yield tuple(exchanges)
         means = answers[0].split([p.numel() for p in plain]) if vectors else ()
-        atoms = [total / ctx.workers for total in summed(answers[-1], batches)] if batches else []
-        mean = assemble(batches, atoms, vectors, means)
+        atoms = once(answers[-1], lambda: summed(answers[-1], batches)) if batches else []
+        mean = assemble(batches, [total / ctx.workers for total in atoms], vectors, means)
         if not ctx.wants_own:
             return mean, None
         return mean, assemble(batches, summed(mine, batches) if batches else [], vectors, plain)

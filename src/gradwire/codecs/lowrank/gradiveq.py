@@ -34,7 +34,7 @@ from torch import Tensor
 
 from gradwire.codecs.lowrank._matrices import averaged, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum
+from gradwire.core.exchange import Sum, once
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check
 
@@ -97,7 +97,7 @@ class GradiVeQ(Codec):
             return _paste(slices, dict(zip(tails, parts[len(slices) :], strict=True)))
 
         means = yield from averaged(mine, ctx)
-        return decode(means), decode(mine) if ctx.wants_own else None
+        return once(means, lambda: decode(means)), decode(mine) if ctx.wants_own else None
 
     def _train(self, x: Tensor, ctx: Context, phase: int) -> Reduced:
         (mean,) = yield from averaged([x], ctx)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from gradwire.codecs.quantization._ranges import add_up, agree, values
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Payload
+from gradwire.core.exchange import Payload, once
 from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
 from gradwire.kernels import blockwise, grid, rows
@@ -117,7 +117,7 @@ class QSGD(Codec):
         codes = grid.encode(x[None], self.levels / norms, *self._grid, _noise(ctx.rng))
         own = grid.decode(codes, step, *self._grid, x.numel())[0] if ctx.wants_own else None
         total = yield from add_up(codes, self.levels, x.numel(), ctx.workers)
-        return values(total, step / ctx.workers, self.block)[0], own
+        return once(total, lambda: values(total, step / ctx.workers, self.block)[0]), own
 
     @property
     def _grid(self) -> tuple[int, int, int]:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from gradwire.codecs.quantization._ranges import add_up, agree, values
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Payload
+from gradwire.core.exchange import Payload, once
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
 from gradwire.kernels import bitpack, grid, rows, trits
@@ -114,7 +114,7 @@ class TernGrad(Codec):
         data = self._codes(x[None], scales, ctx.rng)
         own = grid.decode(data, scales, block, _LEVEL, _LEVEL, numel)[0] if ctx.wants_own else None
         total = yield from add_up(data, _LEVEL, numel, ctx.workers)
-        return values(total, scales / ctx.workers, block)[0], own
+        return once(total, lambda: values(total, scales / ctx.workers, block)[0]), own
 
     def _scales(self, x: Tensor) -> Tensor:
         """s of each block."""

@@ -52,7 +52,7 @@ from torch import Tensor
 
 from gradwire.codecs.quantization._ranges import add_up, agree, values
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Gather, Payload, Program, Route
+from gradwire.core.exchange import Gather, Payload, Program, Route, once
 from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
 from gradwire.kernels import blockwise, grid, hadamard, rows
@@ -148,7 +148,10 @@ class THC(Codec):
             total = yield from add_up(codes, self.levels, coded, ctx.workers)
         else:
             total = yield from self._ring(codes, coded, ctx)
-        return self._turned_back(values(total, step / ctx.workers, self._size(numel)), numel, ctx.rng)[0], own
+        return once(total, lambda: self._mean(total, step / ctx.workers, numel, ctx.rng)), own
+
+    def _mean(self, total: Tensor, step: Tensor, numel: int, rng: Random) -> Tensor:
+        return self._turned_back(values(total, step, self._size(numel)), numel, rng)[0]
 
     def _ring(self, codes: Tensor, coded: int, ctx: Context) -> Program[Tensor]:
         """Sums that are clamped at every hop, (1, coded). Shard r starts at worker r and ends, complete, at r − 1."""
@@ -160,7 +163,7 @@ class THC(Codec):
             part = (self._signed(there.data, shard) + parts[(rank - hop) % n]).clamp_(-top, top)
         # not a relay: the codes that this worker added last go out with it for the first time
         done = yield Gather(Payload(pack(part + top, self.bits)))
-        return self._signed(done.data, shard).roll(1, 0).view(1, -1)[:, :coded]
+        return once(done, lambda: self._signed(done.data, shard).roll(1, 0).view(1, -1)[:, :coded])
 
     def _signed(self, data: Tensor, numel: int) -> Tensor:
         return unpack(data, self.bits, numel).to(torch.int32).sub_(self.levels)

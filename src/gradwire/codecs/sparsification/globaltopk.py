@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradwire.codecs.sparsification._support import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum
+from gradwire.core.exchange import Sum, once
 from gradwire.core.registry import Check
 from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import top
@@ -48,10 +48,10 @@ class GlobalTopK(Codec):
         )
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        mean = (yield Sum(x * (1.0 / ctx.workers)))[None]
-        support = top(mean, kept(self.ratio, x.numel()))
+        mean = yield Sum(x * (1.0 / ctx.workers))
+        support = once(mean, lambda: top(mean[None], kept(self.ratio, x.numel())))
         own = _only(x[None], support) if ctx.wants_own else None
-        return _only(mean, support), own
+        return once(mean, lambda: _only(mean[None], support)), own
 
 
 def _only(x: Tensor, support: Tensor) -> Tensor:

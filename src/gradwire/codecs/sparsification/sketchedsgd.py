@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gradwire.codecs.sparsification._support import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum
+from gradwire.core.exchange import Sum, once
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
 from gradwire.kernels import sketch
@@ -74,9 +74,10 @@ class SketchedSGD(Codec):
         columns = 4 * k if self.columns is None else self.columns
         where = _places(ctx.rng.seed, x.numel(), self.rows, columns, x.device)
         table = yield Sum(sketch.fold(x, where, columns) * share)
-        found = top(sketch.estimate(table, where)[None], min(x.numel(), self.candidates * k))[0]
+        most = min(x.numel(), self.candidates * k)
+        found = once(table, lambda: top(sketch.estimate(table, where)[None], most)[0])
         values = yield Sum(x[found] * share)
-        best = top(values[None], k)[0]
+        best = once(values, lambda: top(values[None], k)[0])
         support = found[best][None]
         own = scatter(x[support], support, x.numel())[0] if ctx.wants_own else None
         return scatter(values[best][None], support, x.numel())[0], own

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.errors import ConfigError
-from gradwire.core.exchange import Sum
+from gradwire.core.exchange import Sum, once
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
 from gradwire.kernels.blockwise import square_sum
@@ -101,12 +101,13 @@ class TopKC(Codec):
     def _reduce(self, x: Tensor, ctx: Context) -> Reduced:
         chunks = rows.blocks(x[None], self.chunk)[0]
         energy = yield Sum(square_sum(x[None], self.chunk)[0].to(torch.bfloat16))
-        kept = energy.float().sort(descending=True, stable=True).indices[: self.kept_chunks(x.numel())]
+        number = self.kept_chunks(x.numel())
+        kept = once(energy, lambda: energy.float().sort(descending=True, stable=True).indices[:number])
         scale = _power_of_two(energy.float().amax()) / ctx.workers
         mine = to_half(chunks[kept] * scale)
         own = self._place(from_half(mine) / scale, kept, x) if ctx.wants_own else None
         total = yield Sum(mine)
-        return self._place(from_half(total) / (scale * ctx.workers), kept, x), own
+        return once(total, lambda: self._place(from_half(total) / (scale * ctx.workers), kept, x)), own
 
     def _place(self, values: Tensor, kept: Tensor, x: Tensor) -> Tensor:
         """The chunks `kept` hold `values`, all others zero."""

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.exchange import Gather, Payload
+from gradwire.core.exchange import Gather, Payload, once
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
 from gradwire.kernels.finite import zero_or_nan
@@ -86,16 +86,13 @@ class Variance(Codec):
             chosen = x.abs() > math.sqrt(self.alpha) * deviation
             exponents, words = encode(x, chosen.nonzero().view(-1), starts)
         data = rows.join(exponents.byte()[None], words[None])
-        received = yield Gather(Payload(data, torch.tensor([data.shape[1]])))
-
-        total, own = torch.zeros_like(x), torch.zeros_like(x) if ctx.wants_own else None
-        for row, length in zip(received.data, received.lengths.tolist(), strict=True):  # the order of sums is fixed
-            self._add(row[None, :length], starts, total)
-        if own is not None:
-            self._add(data, starts, own)
+        payload = Payload(data, torch.tensor([data.shape[1]]))
+        received = yield Gather(payload)
+        mean = once(received, lambda: _added(received, starts, x) / ctx.workers)
+        own = _added(payload, starts, x) if ctx.wants_own else None
         sent = words.long() & (LARGEST - 1)
         ctx.state.put_flat(DEVIATION, ctx.layout, (deviation * math.sqrt(self.zeta)).index_fill(0, sent, 0.0))
-        return total / ctx.workers, own
+        return mean, own
 
     def _spread(self, x: Tensor, ctx: Context) -> Tensor:
         """The root of this step's part of v."""
@@ -112,14 +109,18 @@ class Variance(Codec):
             parts.append(piece.abs() if squares is None else squares.reshape(-1).to(piece).sqrt())
         return torch.cat(parts)
 
-    def _add(self, data: Tensor, starts: Tensor, into: Tensor) -> None:
-        """Add what one worker sent."""
-        count = (data.shape[1] - starts.numel()) // 4
-        exponents, start = rows.take(data, 0, starts.numel(), torch.uint8)
-        words, _ = rows.take(data, start, count, torch.int32)
+
+def _added(payload: Payload, starts: Tensor, like: Tensor) -> Tensor:
+    """The sum of what the rows hold, in their order."""
+    assert payload.lengths is not None
+    total = torch.zeros_like(like)
+    for row, length in zip(payload.data, payload.lengths.tolist(), strict=True):
+        exponents, start = rows.take(row[None], 0, starts.numel(), torch.uint8)
+        words, _ = rows.take(row[None], start, (length - start) // 4, torch.int32)
         where, values = decode(exponents[0].long(), words[0], starts)
-        into.index_add_(0, where, values)
-        into += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
+        total.index_add_(0, where, values)
+        total += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
+    return total
 
 
 def encode(x: Tensor, where: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
