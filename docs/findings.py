@@ -19,6 +19,7 @@ from gradwire.core.registry import to_spec
 from gradwire.perf import model as perf
 from gradwire.perf.buckets import buckets
 from gradwire.perf.clock import Modelled
+from gradwire.perf.spec import short
 from gradwire.perf.tta import Utility, slack, utility
 from gradwire.perf.workload import OVERLAP, Exchange, Unit, Workload, shipped
 from gradwire.report.accuracy import quality_cell, setup_words, within
@@ -35,7 +36,6 @@ from gradwire.tracing import trace
 
 HARDWARE = "h200"
 CLUSTER = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": HARDWARE}  # of the utility table
-ALIKE = ("rotation='none'", "bits=2, rotation='full'")  # THC's other variants: the profile cannot tell them apart
 INTRO = """
 Four papers say when compression helps. Below is each of their findings in our words, with what we measured and what
 becomes of it: **confirmed**, **contradicted**, or **open** where no record of ours can decide yet. Verdicts are rules
@@ -130,7 +130,7 @@ def _resnet9(evidence: Evidence) -> str:
     order = sorted(table.rows, key=lambda r: -r.best)
     rows = [
         [
-            row.label.partition(", ")[0] if row.group.first.controller is None else row.label,
+            row.group.first.controller or short(row.group.first.codec),
             row.group.first.memory,
             quality_cell(row),
             str(len(row.group.runs)),
@@ -170,8 +170,6 @@ def _stand_ins() -> str:
 @cache
 def modelled(name: str, setting: Setting) -> tuple[float, bool] | None:
     """Rounds a second on their testbed, and whether the codec's own cost was measured."""
-    if any(text in setting.codec for text in ALIKE):
-        return None
     model, batch = throughput.MODELS[name]
     backward = throughput.compute_seconds(name) * 2 / 3  # forward is taken as half of it
     asked: dict[str, Any] = {"model": model, "batch": batch, "hardware": HARDWARE, "backward": backward}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gradwire.core import records
 from gradwire.perf import device, validate
+from gradwire.perf.calibrate import grouped
 from gradwire.perf.cluster import Link
 from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile
 from gradwire.perf.text import dump
@@ -14,10 +15,11 @@ from gradwire.perf.timeline import Overlap
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "src" / "gradwire" / "perf" / "data"
-FILES = (
+FILES = (  # a later one replaces what an earlier one says of the same codec, or of the same model and batch
     "compute_h200_2026-11-15.jsonl",
-    "encode_h200-models_2026-11-15.jsonl",
+    "compute_h200-tasks_2026-11-15.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
+    "encode_h200-triton-words_2026-11-15.jsonl",
 )
 PREDICTIONS = "prediction_xeon_2026-11-15.jsonl"
 PRECISIONS = {"h200": "tf32", "h200-bf16": "bf16", "h200-fp32": "fp32"}
@@ -45,9 +47,24 @@ BASE = Profile(
 )
 
 
+def measured() -> list[records.Record]:
+    """The latest of everything."""
+    latest: dict[tuple[object, ...], list[records.Record]] = {}
+    for name in FILES:
+        latest |= dict(grouped(records.load(ROOT / "results" / name), _subject))
+    return [r for group in latest.values() for r in group]
+
+
+def _subject(record: records.Record) -> tuple[object, ...]:
+    what = record.what
+    if record.kind == device.ENCODE:
+        return (what["codec"],)
+    return what["model"], what["batch"], what["precision"]
+
+
 def profiles() -> dict[str, Profile]:
     """By file name."""
-    found = [r for name in FILES for r in records.load(ROOT / "results" / name)]
+    found = measured()
     return {
         name: device.fit(
             found,

@@ -20,7 +20,7 @@ from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.registry import Check
 from gradwire.perf.cluster import KINDS, Cluster, Link, check_gpus, check_rate
 from gradwire.perf.timeline import Overlap
-from gradwire.perf.workload import shipped
+from gradwire.perf.spec import same
 
 SOURCES = ("measured", "published", "inferred", "assumed")
 LOCAL = "this-machine"
@@ -153,7 +153,7 @@ class Profile:
 
     def cost(self, codec: str) -> tuple[CodecCost, str] | None:
         """What is known of a codec's cost, and its source; with other parameters of the same codec if need be."""
-        written = next((c for c in self.codecs if c == codec or shipped().spec(c) == codec), None)
+        written = next((c for c in self.codecs if same(c, codec)), None)
         if written is not None:
             return self.codecs[written], self.codecs[written].source
         name = codec.partition("(")[0]
