@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import figures
 from prediction import STEPS
 
 from gradwire import planner
@@ -50,10 +51,14 @@ Source = Callable[[Path, Record], str]
 def page(root: Path, source: Source) -> str:
     """The whole page from results/."""
     study = Study(records=[r for name in STEPS for r in load(root / "results" / name)])
+    found = evidence(root)
+    return write(found, study) + _sources(root, found.records, source)
+
+
+def evidence(root: Path) -> Evidence:
+    """All trainings under results/."""
     paths = sorted((root / "results").glob("accuracy_*.jsonl"))
-    records = [(path.name, record) for path in paths for record in load(path)]
-    evidence = Evidence(records, planner.predict, modelled)
-    return write(evidence, study) + _sources(root, records, source)
+    return Evidence([(path.name, record) for path in paths for record in load(path)], planner.predict, modelled)
 
 
 def write(evidence: Evidence, study: Study) -> str:
@@ -241,7 +246,7 @@ def _rounds(evidence: Evidence) -> str:
             f"the setting's, to FP16's final quality: above 1 it is there sooner.{goal} *: the codec's cost is "
             f"inferred from other parameters.\n\n{_table(heads, rows)}"
         )
-    return text
+    return text + _shown(evidence, "The curves, our rounds over their rounds a second", figures.THROUGHPUT)
 
 
 def _row(evidence: Evidence, name: str, trained: Trained | None, setting: Setting) -> list[str]:
@@ -282,7 +287,15 @@ def _table_3_1(evidence: Evidence) -> str:
     return (
         "\n### Tables 3.1 and 3.2\n\nTheirs: 300 epochs. Ours may be shorter, which the records say; floats are those "
         f"that one worker hands over, so that shares compare and totals do not.\n\n{_table(heads, rows)}"
+        f"{_shown(evidence, 'The curves, and how many tensors have each level', ['accordion'])}"
     )
+
+
+def _shown(evidence: Evidence, what: str, names: Iterable[str]) -> str:
+    """Links to the pictures that there are."""
+    drawn = figures.figures(evidence)
+    links = "\n".join(f"![{name}](figures/{name}.svg)" for name in names if name in drawn)
+    return f"\n{what}:\n\n{links}\n" if links else ""
 
 
 def _times(low: float | None, sent: float | None) -> str:

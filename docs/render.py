@@ -32,11 +32,13 @@ from gradwire.perf.training import Run
 from gradwire.perf.tta import utility
 
 sys.path.insert(0, str(Path(__file__).parent))
+import figures
 import findings
 import network
 import prediction
 
 ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "docs" / "figures"
 ASKED: dict[str, Any] = {"model": "resnet50", "batch": 64, "gpus": 64, "gpus_per_node": 8, "bandwidth": "10gbit"}
 GENERATED = "<!-- written by docs/render.py; run `make docs` after a change -->\n"
 UNUSUAL = {
@@ -54,13 +56,19 @@ WIDTH = 120  # columns of the terminal that the README shows
 def main(arguments: list[str]) -> int:
     made = pages()
     outdated = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    drawn = {FIGURES / f"{name}.svg": found for name, found in figures.figures(findings.evidence(ROOT)).items()}
     if "--check" in arguments:
+        outdated += [path for path, found in drawn.items() if figures.outdated(path, found)]
         for path in outdated:
             print(f"{path.relative_to(ROOT)} is out of date; run: make docs", file=sys.stderr)
         return 1 if outdated else 0
     for path in outdated:
         path.write_text(made[path], encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
+    for path, found in drawn.items():
+        if figures.outdated(path, found):
+            figures.write(path, found)
+            print(f"wrote {path.relative_to(ROOT)}")
     return 0
 
 

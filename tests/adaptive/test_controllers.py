@@ -117,6 +117,18 @@ def test_a_fall_of_the_rate_holds_until_the_next_decision():
     assert [e for e, level in levels.items() if level == {HIGH}] == [6, 7, *range(11, 21)]
 
 
+@pytest.mark.parametrize(("every", "low"), [(5, [*range(6), *range(15, 21)]), (1, [0, 1, 15, 16])])
+def test_the_first_epoch_at_a_lower_rate_decides_nothing(every, low):
+    accordion = Accordion(LOW, HIGH, every=every)
+    accordion.start(LAYERS)
+    used = []
+    for epoch in range(25):
+        used.append(set(accordion.settings.levels.values()))
+        rates = [0.4 if e < 15 else 0.04 for e in (epoch, epoch + 1)]
+        accordion.end_epoch(observed(epoch, 1.0, rate=rates[0], then=rates[1]))
+    assert [e for e, level in enumerate(used) if level == {LOW}] == low
+
+
 def test_a_fall_in_a_decision_epoch_wins_and_its_norms_are_still_kept():
     accordion = Accordion(LOW, HIGH)
     accordion.start(LAYERS)
@@ -164,7 +176,7 @@ def test_a_rate_that_always_falls_is_warned_about_and_has_a_way_out():
 def test_falls_that_do_not_follow_each_other_are_no_reason_to_warn():
     accordion = Accordion(LOW, HIGH, every=2)
     accordion.start(LAYERS)
-    run(accordion, [observed(e, then=0.3 if e % 2 else 0.4) for e in range(20)])
+    run(accordion, [observed(e, then=0.3 if e % 4 == 3 else 0.4) for e in range(20)])
     assert [s.epoch for s in accordion.switches[:4]] == [2, 2, 2, 3]
 
 

@@ -68,10 +68,10 @@ def test_votes_get_a_rate_of_their_own_and_momentum_is_applied_once():
 
 
 def test_shorter_schedules_decide_more_often():
-    short, usual = (studies.plans("accordion", epochs=epochs) for epochs in (6, None))
+    short, usual = (studies.plans("accordion", epochs=epochs) for epochs in (30, 300))
     every = [controllers.build(p.controller).every for p in (*short, *usual) if (p.controller or "").startswith("acc")]
-    assert every == [1, 1, 10, 10]
-    assert {p.epochs for p in short} == {6}
+    assert every == [2, 2, 10, 10]
+    assert {p.epochs for p in short} == {30}
 
 
 def test_an_unknown_study_is_refused_with_the_known_ones():

@@ -425,6 +425,24 @@ def test_the_page_sets_ours_beside_theirs(page):
     assert told.count("- a.jsonl: gradwire bench accuracy --task resnet9-cifar10") == 1
 
 
+def test_figures_have_their_labels_and_pace_and_tell_when_they_are_old(page, tmp_path):
+    figures = page.figures
+    assert figures.figures(Evidence()) == {}
+    records = [*both(), *settings((TOPKC[2], 92.0), memory=EF)]
+    drawn = figures.figures(Evidence([("some.jsonl", r) for r in records]))
+    assert list(drawn) == ["topkc"]
+    (chart,) = drawn["topkc"]
+    assert chart.title == "Figure 1: resnet9-cifar10 for VGG19"
+    curve = next(s for s in chart.series if s.label == "TopKC, b = 8")
+    assert curve.xs[-1] == pytest.approx(30 / 15.2)  # 30 rounds of ours at their rounds a second
+    path = tmp_path / "new" / "topkc.svg"
+    assert figures.outdated(path, drawn["topkc"])
+    figures.write(path, drawn["topkc"])
+    assert not figures.outdated(path, drawn["topkc"])
+    series = [dataclasses.replace(s, ys=[y and y + 1 for y in s.ys]) for s in chart.series]
+    assert figures.outdated(path, [dataclasses.replace(chart, series=series)])
+
+
 def test_the_model_of_their_testbed(page):
     sure = page.modelled(VGG19, mixed.FP16)
     guess = page.modelled(VGG19, dataclasses.replace(TOPK[0], codec="topk(ratio=0.3)"))

@@ -10,6 +10,9 @@ e = 0, `every`, 2 `every`, ...:
 a norm is not a finite number. Besides, in any epoch: when the learning rate falls, all parameters go to `low` until
 the next of these epochs. A rate that rises (a warm-up) changes nothing. Error memories are kept across switches.
 
+Departs from the published code where the first epoch at the lower rate is one of these: it does not count, since the
+norm has hardly had time to change, and `low` would end as it begins. (There rates fall in epochs 152 and 252, between.)
+
 The rule takes any fall of the rate for a decay. Under a schedule that falls all the time (cosine, linear) everything
 would stay at `low`, and a warning says so: pass ``decay=0.5``, and a fall counts only where the rate of the next
 epoch is less than half of this one's; the norms then decide alone (a schedule that ends at zero still counts in its
@@ -62,9 +65,11 @@ class Detector:
         decided = {}
         if seen.epoch % self.every == 0:
             old, when = kept.get("norms", {}), kept.get("epoch", 0)
-            decided = {p: self._compare(old.get(p), now, seen.epoch - when) for p, now in norms.items()}
+            if kept.get("fell") != seen.epoch - 1:
+                decided = {p: self._compare(old.get(p), now, seen.epoch - when) for p, now in norms.items()}
             kept |= {"norms": dict(norms), "epoch": seen.epoch}
         if fell:
+            kept["fell"] = seen.epoch
             why = f"the learning rate falls from {seen.learning_rate:.3g} to {seen.next_learning_rate:.3g}"
             return {ALL: Verdict(True, why)}
         return decided

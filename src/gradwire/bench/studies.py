@@ -74,8 +74,8 @@ def language(base: Plan) -> list[Plan]:
 
 
 def _interval(plan: Plan) -> int:
-    """Epochs between Accordion's comparisons: the published ten, fewer where a schedule would see too few of them."""
-    return min(10, max(1, (plan.epochs or 60) // 6))
+    """Epochs between Accordion's comparisons: a thirtieth of the schedule, as published, and at least two."""
+    return max(2, (plan.epochs or 60) // 30)
 
 
 def accordion(base: Plan) -> list[Plan]:

@@ -19,8 +19,8 @@ from typing import Any
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.registry import Check
 from gradwire.perf.cluster import KINDS, Cluster, Link, check_gpus, check_rate
-from gradwire.perf.timeline import Overlap
 from gradwire.perf.spec import same
+from gradwire.perf.timeline import Overlap
 
 SOURCES = ("measured", "published", "inferred", "assumed")
 LOCAL = "this-machine"
