@@ -367,6 +367,12 @@ def test_accordion():
     assert verdict("A-vgg19bn-cifar10-accuracy", other) == OPEN  # between other levels
     assert verdict("A-adaqs", [*good, steered(92.0, 4e9, "adaqs(factor=0.5)")]) == CONFIRMED
     assert verdict("A-adaqs", [*good, steered(92.0, 1e9, "adaqs(factor=0.5)")]) == CONTRADICTED
+    swapped = "accordion(low='powersgd(rank=1)', high='powersgd(rank=4)')"
+    assert verdict("A-critical", [*good, steered(90.0, 3e9, swapped)]) == CONFIRMED
+    assert verdict("A-critical", [*good, steered(93.2, 3e9, swapped)]) == CONTRADICTED
+    assert verdict("A-critical", good) == OPEN
+    again = dataclasses.replace(steered(91.0, 3e9, f"accordion({LEVELS}, every=2)"), time="2026-01-03T00:00:00+00:00")
+    assert verdict("A-vgg19bn-cifar10-accuracy", [again, *good]) == CONTRADICTED  # the latest counts
     batch = steered(93.5, 1e9, "accordion_batch(factor=8)")
     plain = ending("none", 93.9, task="vgg19bn-cifar10", model="vgg19bn-cifar10")
     assert verdict("A-batch", [plain, batch]) == CONFIRMED

@@ -79,7 +79,7 @@ def _interval(plan: Plan) -> int:
 
 
 def accordion(base: Plan) -> list[Plan]:
-    """Low and high compression throughout, Accordion between them, and AdaQS."""
+    """Low and high compression throughout, Accordion between them and the wrong way round, and AdaQS."""
     plans = []
     for task, low in (("vgg19bn-cifar10", 4), ("resnet18-cifar10", 2)):
         less, more = f"powersgd(rank={low})", "powersgd(rank=1)"
@@ -90,6 +90,7 @@ def accordion(base: Plan) -> list[Plan]:
             replace(own, codec=codecs.build(less).spec),
             replace(own, codec=codecs.build(more).spec),
             replace(own, codec=None, controller=f"accordion(low={less!r}, high={more!r}, every={every})"),
+            replace(own, codec=None, controller=f"accordion(low={more!r}, high={less!r}, every={every})"),
             replace(own, codec=None, controller=f"adaqs(levels={steps!r})"),
         ]
     return plans
@@ -107,14 +108,15 @@ def batch_size(base: Plan) -> list[Plan]:
 
 
 OTHERS = ("efsignsgd", "qsgd", "terngrad", "natural", "eightbit", "onebit", "randomk", "blockint", "bf16")
+DEGREES = ("topk(ratio=0.1)", "topk(ratio=0.001)")
 RECOMMENDATION = ("none", "fp16", *OTHERS, "topk", "dgc", "topkc", "powersgd", "thc")
 
 
 def recommendation(base: Plan) -> list[Plan]:
-    """Recommendation, where error feedback was seen to hurt some: those without it, too."""
+    """Recommendation, where degrees of compression were seen to matter, and error feedback to hurt some."""
     base = replace(base, task="ncf-ml1m", workers=8, epochs=base.epochs or 10)
     hurt = [replace(base, codec=name, memory=NONE) for name in ("topk", "eightbit", "natural")]
-    return [*_specs(base, RECOMMENDATION), *hurt]
+    return [*_specs(base, (*RECOMMENDATION, *DEGREES)), *hurt]
 
 
 STUDIES: dict[str, Callable[[Plan], list[Plan]]] = {
