@@ -45,6 +45,13 @@ def test_threelc_by_hand():
     assert wire("threelc(sparsity=1.5)", *a) == floats(1.5) + bytes([2 * 81 + 27 + 9 + 0 + 1])
 
 
+def test_threelc_has_a_scale_for_each_block():
+    a = torch.tensor([1.0, 0.4, 0.1, -0.05, 0.02])
+    assert through("threelc(sparsity=1, block=2)", a).tolist() == pytest.approx([1, 0, 0.1, -0.1, 0.02])
+    assert through("threelc(sparsity=1, block=None)", a).tolist() == [1, 0, 0, 0, 0]
+    assert wire("threelc(sparsity=1, zero_runs=False, block=2)", *a.tolist())[:12] == floats(1.0, 0.1, 0.02)
+
+
 def test_threelc_cuts_runs_of_zeros_short():
     """Six bytes of five zeros become one: 243 for two of them, one more for each other."""
     assert wire("threelc(sparsity=1)", 1.0, *[0.0] * 34) == floats(1.0) + bytes([2 * 81 + 27 + 9 + 3 + 1, 243 + 4])
@@ -57,9 +64,9 @@ def test_threelc_cuts_runs_of_zeros_short():
 def test_threelc_sends_at_least_a_seventieth_of_a_byte_an_element():
     codec = gradwire.codec("threelc")
     length = int(codec.encode(torch.zeros(1, 7000), rng()).lengths[0])
-    assert length == 4 + 100
-    assert 8 * (length - 4) / 7000 == pytest.approx(0.114, abs=5e-4)
-    assert codec.payload_bytes(7000) == 4 + 1400 + 8
+    assert length == 4 * 4 + 100  # four blocks
+    assert 8 * (length - 4 * 4) / 7000 == pytest.approx(0.114, abs=5e-4)
+    assert codec.payload_bytes(7000) == 4 * 4 + 1400 + 8
 
 
 @pytest.mark.parametrize("s", [1, 1.3, 1.75, 1.9])
@@ -302,6 +309,7 @@ def test_qsparse_refuses_votes():
     [
         ("threelc(sparsity=2)", "threelc: `sparsity` must be a factor of at least 1 and below 2, got 2"),
         ("threelc(sparsity=0.9)", "threelc: `sparsity` must be"),
+        ("threelc(block=0)", "threelc: `block` must be a whole number of at least 1, got 0"),
         ("threelc(zero_runs=3)", "threelc: `zero_runs` must be True or False, got 3"),
         ("sketchml(ratio=0)", "sketchml: `ratio` must be"),
         ("sketchml(buckets=1)", "sketchml: `buckets` must be"),
