@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from gradwire.core import records
@@ -51,7 +52,10 @@ def measured() -> list[records.Record]:
     """The latest of everything."""
     latest: dict[tuple[object, ...], list[records.Record]] = {}
     for name in FILES:
-        latest |= dict(grouped(records.load(ROOT / "results" / name), _subject))
+        found = records.load(ROOT / "results" / name)
+        if name == FILES[0]:  # results/README.md says why
+            found = [replace(r, outcome=r.outcome | {"peak_bytes": None}) for r in found]
+        latest |= dict(grouped(found, _subject))
     return [r for group in latest.values() for r in group]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.core.errors import ConfigError, UnknownName
+from gradwire.perf.model import predict
 from gradwire.perf.profile import SOURCES, Law, Profile, Times, latest, names, parse
 from gradwire.perf.text import dump
 from gradwire.perf.workload import shipped
@@ -43,6 +44,16 @@ def test_the_h200_profiles_follow_from_their_records():
     for name, profile in made.items():
         kept = ROOT / "src" / "gradwire" / "perf" / "data" / f"{name}.toml"
         assert kept.read_text(encoding="utf-8") == dump(profile)
+
+
+def test_the_h200_knows_the_memory_of_what_was_measured_alone():
+    """One record holds a model's peak, another only the largest so far: what is unknown stays unknown."""
+    profile = Profile.load("h200")
+    assert profile.times("bert-large", 4).memory_bytes > 3 * 4 * 335e6  # parameters, gradients, momentum
+    assert profile.times("resnet50", 64).memory_bytes is None
+    setup = {"gpus": 16, "bandwidth": "10gbit", "hardware": "h200", "codec": "topk"}
+    assert predict(model="bert-large", batch=4, **setup).fits is True
+    assert predict(model="resnet50", batch=64, **setup).fits is None
 
 
 def test_batches_between_and_beyond():

@@ -78,6 +78,7 @@ def _models(steps: Sequence[Record]) -> dict[str, tuple[Times, ...]]:
                 backward_seconds=r.outcome["parts_seconds"]["backward"],
                 optimizer_seconds=r.outcome["parts_seconds"]["optimizer"],
                 source=f"{_source(r)}, {r.what['precision']}",
+                memory_bytes=r.outcome.get("peak_bytes"),
             )
             for r in sorted(group, key=lambda r: r.what["batch"])
         )
