@@ -80,7 +80,7 @@ def _accordion(evidence: Evidence) -> list[Picture]:
     pictures: list[Picture] = []
     for line in accordion.LINES:
         trained, groups = of_accordion.lookup(evidence, line)
-        if trained is None or groups is None or groups[2] is None:
+        if trained is None or groups is None:
             continue
         table = utility([r for g in groups if g for r in g.runs], None, baseline=groups[0].first.codec)
         names = (f"low: {short(line.low)}", f"high: {short(line.high)}", "Accordion")

@@ -188,7 +188,7 @@ def _bet(study: Study) -> str:
     (now, how), (then, way) = best["ii"], best["iii"]
     return (
         "Our bet was that bandwidth-optimal aggregation and fast kernels win in most of them, against FP16, by more "
-        "than 5 %. With the encode times that we have measured on a GPU, plain torch operations, it is "
+        "than 5 %. With the encode times that we have measured on a GPU, without fused kernels, it is "
         f"**{now} of 200** at best ({how}): {'most' if now > 100 else 'not most'}. Published methods and encode times "
         "win none. Launches, not bytes, are what is left: with a tenth of these encode times, which is an assumption "
         f"and no measurement, it would be {then} of 200 ({way}).\n"

@@ -74,7 +74,7 @@ def profiles() -> dict[str, Profile]:
             found,
             BASE,
             name=name,
-            description=f"NVIDIA H200: models in {precision} and codecs in plain torch measured, network assumed",
+            description=f"NVIDIA H200: models in {precision} and codecs, no fused kernels, measured; network assumed",
             precision=precision,
         )
         for name, precision in PRECISIONS.items()

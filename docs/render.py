@@ -182,7 +182,7 @@ def encode_page() -> str:
         "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
         "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
         "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient. On "
-        "a GPU there are no compiled kernels yet: both are plain torch.\n"
+        "a GPU both are the same: random words come from one Triton launch, all else is plain torch.\n"
     )
     return f"{GENERATED}\n# What encoding costs\n\n{text}{AIM}{''.join(sections)}"
 
@@ -249,7 +249,7 @@ def tta_block() -> str:
     shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
     options = " ".join(f"--{k} {v}" for k, v in {**TRAINED, **CLUSTER}.items())
     codec_options = " ".join(f"--codec {c}" for c in CODECS_SHOWN)
-    last = records[-1]
+    last = runs[-1].record  # of those that are shown
     return (
         f"```text\n$ gradwire tta results/{path.name} {options} {codec_options}\n{shown}\n```\n"
         f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, one seed, "

@@ -14,6 +14,7 @@ from gradwire.bench.tasks.drawn import Shapes
 from gradwire.bench.training import Plan, open_data, optimizer, rate
 from gradwire.bench.virtual import TURNS, Trainer
 from gradwire.cluster import VirtualCluster
+from gradwire.codecs.sparsification.topk import TopK
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import to_spec
 from gradwire.tracing import trace
@@ -45,6 +46,14 @@ def test_a_task_is_learnt_with_and_without_compression():
     quality = {c: finished(replace(BASE, codec=c)).history.quality for c in ("none", "topk(ratio=0.05)")}
     assert all(len(q) == 3 and q[-1] > 2 * 10 and q[-1] > q[0] for q in quality.values())
     assert quality["none"] != quality["topk(ratio=0.05)"]
+
+
+def test_workers_combine_what_they_gather_once_for_all(monkeypatch):
+    made, combine = [], TopK.combine
+    monkeypatch.setattr(TopK, "combine", lambda *given: made.append(1) or combine(*given))
+    trainer = finished(replace(BASE, codec="topk(ratio=0.05)", strategy="all_gather", epochs=1))
+    assert trainer.cluster.workers > 1
+    assert len(made) == trainer.history.rounds[-1]
 
 
 def test_bytes_are_those_of_the_wire_and_measuring_the_error_adds_none():

@@ -75,7 +75,7 @@ def language(base: Plan) -> list[Plan]:
 
 def _interval(plan: Plan) -> int:
     """Epochs between Accordion's comparisons: a thirtieth of the schedule, as published, and at least two."""
-    return max(2, (plan.epochs or 60) // 30)
+    return max(2, plan.recipe.epochs // 30)
 
 
 def accordion(base: Plan) -> list[Plan]:

@@ -134,7 +134,7 @@ def constant_sign(inputs: Inputs) -> Inputs:
     return replace(inputs, profile=replace(inputs.profile, codecs=codecs))
 
 
-FUSED = 10.0  # times as fast as plain torch; what a memory-bound kernel would need is far less
+FUSED = 10.0  # times as fast as without; what a memory-bound kernel would need is far less
 
 
 def formula_cases() -> list[Case]:
