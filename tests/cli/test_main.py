@@ -105,9 +105,9 @@ def test_json_when_piped_and_a_table_on_a_terminal(capsys, monkeypatch):
 
 
 def test_a_reader_that_leaves_is_no_failure_with_a_traceback():
-    command = f"{sys.executable} -m gradwire codecs | head -c 1"
+    command = f"{sys.executable} -m gradwire reproduce table2 | true"  # long gone when the first byte comes
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[", "")
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_interrupt(capsys, monkeypatch):

@@ -22,6 +22,7 @@ from gradwire.tracing import trace
 each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda c: c.spec)
 each_one_shot = pytest.mark.parametrize("codec", ONE_SHOT, ids=lambda c: c.spec)
 each_strategy = pytest.mark.parametrize("codec, strategy", STRATEGIES, ids=[f"{c.spec}-{s}" for c, s in STRATEGIES])
+STEPS = 12  # where losses would add up
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -237,8 +238,10 @@ def test_contracts_as_it_says(codec, kind):
     if delta is None:
         return
     x = NASTY[kind].double().float()
-    error = torch.stack([(through(codec, x, seed) - x).square().sum() for seed in range(60)]).mean()
-    slack = 0.06 if codec.traits.combine is Combine.SUM and codec.traits.sparse else 1e-5  # a random support
+    random_support = codec.traits.combine is Combine.SUM and codec.traits.sparse
+    tries = 60 if codec.traits.stochastic or random_support else 1
+    error = torch.stack([(through(codec, x, seed) - x).square().sum() for seed in range(tries)]).mean()
+    slack = 0.06 if random_support else 1e-5
     assert error <= (1 - delta + slack) * x.square().sum()
 
 
@@ -381,12 +384,12 @@ def test_error_feedback_loses_nothing_over_many_steps(codec, strategy):
     shapes = ((40, 30), (17,), (25, 41))
     sent = {f"p{i}": torch.zeros(s, dtype=torch.float64) for i, s in enumerate(shapes)}
     wanted = {n: t.clone() for n, t in sent.items()}
-    for step in range(25):
+    for step in range(STEPS):
         grads = gradients(3, shapes, seed=step)
         for name, out in c.reduce(grads).items():
             sent[name] += out.double()
             wanted[name] += mean_of(grads[name])
-    coarse = 25 * 2e-3 if sums_in_half(codec, strategy) else 0  # it rounds on the way, and nobody remembers that
+    coarse = STEPS * 2e-3 if sums_in_half(codec, strategy) else 0  # it rounds on the way, and nobody remembers that
     for name in sent:
         owed = mean_of(c.memory(name))
         assert owed.isfinite().all()
@@ -397,11 +400,11 @@ def test_error_feedback_loses_nothing_over_many_steps(codec, strategy):
 def test_memory_does_not_grow_without_bound(codec):
     if codec.traits.memory == "none":
         return
-    c, sizes = cluster(codec), []
-    for step in range(90):
-        c.reduce({n: [normal(*s, seed=step * 3 + w) for w in range(3)] for n, s in (("w", (32, 32)), ("b", (60,)))})
+    c, sizes = cluster(codec, 2), []
+    for step in range(60):
+        c.reduce({n: [normal(*s, seed=step * 2 + w) for w in range(2)] for n, s in (("w", (32, 32)), ("b", (60,)))})
         sizes.append(float(mean_of(c.memory("w")).norm() + 4 * mean_of(c.memory("b")).norm()))
-    assert sizes[-1] <= 2.5 * max(sizes[35:45])
+    assert sizes[-1] <= 2.5 * max(sizes[25:30])  # what diverges grows by a factor a step
 
 
 @each_codec

@@ -1,8 +1,9 @@
 """Rank processes for tests: a pool of gloo workers that lives as long as the pytest session.
 
-Importing torch costs seconds, so the workers are forked from a server that has done it, and are used again and again.
-Every run gets a process group of its own: the pool keeps one store on a free port, and each run a prefix in it. Two
-pytest processes thus never meet. A rank that fails ends, and if one fails, dies or hangs, the next run starts anew.
+Importing torch costs seconds, so the workers are forked from a server that has done it (tests/conftest.py), and are
+used again and again. Every run gets a process group of its own: the pool keeps one store on a free port, and each run
+a prefix in it. Two pytest processes thus never meet. A rank that fails ends, and if one fails, dies or hangs, the next
+run starts anew.
 
     pool.run(3, job, "topk")         # -> [job(0, "topk"), job(1, "topk"), job(2, "topk")], each in its own process
     pool.outcomes(3, job, "topk")    # the same, with a Failure in the place of each rank that did not return
@@ -58,9 +59,6 @@ class Pool:
     def __init__(self, size: int = 4) -> None:
         self._size = size
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(
-            ["torch._dynamo", "pytest", "gradwire.codecs", "gradwire.integrations.ddp"]
-        )
         self._store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         self._workers: list[tuple[Any, Connection]] = []
         self._runs = 0

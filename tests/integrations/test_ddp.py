@@ -20,7 +20,7 @@ from gradwire.core.random import Random
 
 pytestmark = pytest.mark.dist
 MODES = ["overlap", "after_backward"]
-STEPS = 4
+STEPS = 3  # DDP rebuilds its buckets after the first
 
 # ---------------------------------------------------------------- against plain DDP
 
@@ -99,7 +99,7 @@ def compare(
     tolerance: float | None,
 ) -> None:
     """The ranks agree with each other, and with virtual workers: to the last bit without a `tolerance`."""
-    cluster = gradwire.VirtualCluster(4, codec, memory, strategy, seed=7, compress="matrices")
+    cluster = gradwire.VirtualCluster(len(ranks), codec, memory, strategy, seed=7, compress="matrices")
     for step in range(STEPS):
         ddp_buckets, units, result, _ = ranks[0][step]
         if by_bucket:
@@ -107,7 +107,7 @@ def compare(
             assert len(units) >= 3 or step == 0
         else:
             assert [sorted(unit) for unit in units] == [sorted(SHAPES)]
-        given = [gradients(SHAPES, r, step) for r in range(4)]
+        given = [gradients(SHAPES, r, step) for r in range(len(ranks))]
         expected = cluster.reduce({n: [g[n] for g in given] for n in SHAPES}, units=units)
         assert agree([r[step][2] for r in ranks]), "the replicas differ"
         for name in SHAPES:
@@ -246,14 +246,14 @@ def train_and_watch(rank: int, codec: str, mode: str) -> list[Tensor]:
     gradwire.attach(model, codec, mode=mode, compress="all")
     seen: list[Tensor] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    train(model, optimizer, range(8), lambda step: seen.append(weights(model)))
+    train(model, optimizer, range(5), lambda step: seen.append(weights(model)))
     return seen
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("codec", codecs.names())
 def test_replicas_stay_bit_identical_at_every_step(pool: Pool, codec: str, mode: str) -> None:
-    seen = pool.run(4, train_and_watch, codec, mode)
+    seen = pool.run(2, train_and_watch, codec, mode)
     assert agree(seen)
     assert all(w.isfinite().all() for w in seen[0])
     assert not torch.equal(seen[0][0], seen[0][-1])

@@ -87,7 +87,7 @@ def check_resume(pool: Pool, folder: Path, at: int, total: int, *setup: Any) -> 
 def test_a_resumed_run_is_the_uninterrupted_one(
     pool: Pool, tmp_path: Path, codec: str, strategy: str, mode: str
 ) -> None:
-    check_resume(pool, tmp_path, 10, 20, codec, strategy, mode, {})
+    check_resume(pool, tmp_path, 5, 10, codec, strategy, mode, {})
 
 
 @pytest.mark.parametrize(
