@@ -63,7 +63,7 @@ def test_a_short_sweep(tmp_path):
     assert parts["backward"] == nothing.outcome["parts_seconds"]["backward"] > 0
     assert parts["wait"] >= 0.5 * parts["communicate"]  # after the backward pass nothing hides it
     total = sum(parts[p] for p in ("forward", "backward", "wait", "optimizer"))
-    assert 0.3 * whole.quantiles.p50 < total < 1.5 * whole.quantiles.p50  # means of ranks against the slowest rank
+    assert 0.2 * whole.quantiles.p50 < total < 2 * whole.quantiles.p50  # means of ranks against the slowest rank
 
 
 def test_a_limit_in_seconds_and_somebody_elses_model(capsys):

