@@ -10,7 +10,7 @@ from gradwire.adaptive.controller import controllers
 from gradwire.bench import studies
 from gradwire.bench.training import Plan
 from gradwire.core.codec import codecs
-from gradwire.core.errors import UnknownName
+from gradwire.core.errors import ConfigError, UnknownName
 from gradwire.engine import Engine
 
 
@@ -80,4 +80,31 @@ def test_an_unknown_study_is_refused_with_the_known_ones():
     assert str(caught.value) == (
         "no study named 'grace'; there are: grace-resnet9, beyond-throughput, language, recommendation, accordion, "
         "accordion-batch"
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted, expected",
+    [
+        ({}, 10),
+        ({"tasks": ["vgg19bn-cifar10"]}, 5),
+        ({"specs": ["powersgd(rank=4)"]}, 1),
+        ({"steered": ["accordion"]}, 4),
+        ({"steered": ["accordion", "adaqs"], "specs": ["powersgd(1)"], "tasks": ["resnet18-cifar10"]}, 4),
+    ],
+)
+def test_some_of_the_runs(wanted, expected):
+    whole = studies.plans("accordion")
+    found = studies.pick(whole, **wanted)
+    assert len(found) == expected
+    assert [plan for plan in whole if plan in found] == found
+
+
+def test_memories_are_picked_by_name_and_nothing_found_is_told():
+    whole = studies.plans("recommendation")
+    assert {p.codec for p in studies.pick(whole, memories=["none"])} == {"topk", "eightbit", "natural"}
+    with pytest.raises(ConfigError) as caught:
+        studies.pick(studies.plans("accordion-batch"), specs=["topk"], memories=["none"])
+    assert str(caught.value) == (
+        "bench accuracy: no run of the study has topk, memory none; it has: none, accordion_batch"
     )

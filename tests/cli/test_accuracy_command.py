@@ -120,6 +120,17 @@ def test_made_up_images(capsys, monkeypatch):
     assert (one["parameters"], one["rounds"]) == (269_467, [1])
 
 
+def test_some_runs_of_a_study(capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr("gradwire.bench.accuracy.Study.run", lambda study, *rest: seen.extend(study.plans) or [])
+    run(capsys, "--study", "accordion", "--study", "recommendation", "--controller", "adaqs", "--codec", "fp16")
+    assert [(p.task, p.codec, p.recipe.epochs) for p in seen] == [
+        ("vgg19bn-cifar10", None, 30),
+        ("resnet18-cifar10", None, 30),
+        ("ncf-ml1m", "fp16", 8),
+    ]
+
+
 def test_several_jobs_share_the_runs(capsys, monkeypatch, tmp_path):
     asked = []
 
@@ -173,6 +184,7 @@ def test_a_bar_on_a_terminal(capsys, monkeypatch, tmp_path):
         (["--part", "3/2"], "--part must be I/N with I from 1 to N, such as 2/4, got '3/2'"),
         (["--workers", "0"], "`workers` must be a whole number of at least 1, got 0"),
         (["--hosts", "0"], "`workers` must be a whole number of at least 1, got 0"),
+        (["--study", "accordion", "--batch", "9"], "a study sets --batch itself; leave that away, or --study"),
         (["--jobs", "0"], "`jobs` must be a whole number of at least 1, got 0"),
         (["--record", "."], "`--record` must name a file that can be written, got '.'; choose another"),
         (

@@ -1,18 +1,21 @@
 """The studies behind docs/findings.md, as lists of runs: ``gradwire bench accuracy --study NAME``.
 
+Unless epochs are given, runs are as long as those of the page.
+
 A vote (signsgd, signum) says nothing about the size of a step, and a codec that keeps the momentum itself must not meet
 another one in the optimizer; what such codecs need instead of the task's recipe stands here, for all studies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradwire.bench.training import Plan
 from gradwire.core.codec import Codec, codecs
-from gradwire.core.errors import UnknownName
+from gradwire.core.errors import ConfigError, UnknownName
+from gradwire.core.registry import parse
 from gradwire.memory import ErrorFeedback, MomentumCorrection, NoMemory
 from gradwire.memory.base import memories
 from gradwire.reproduce import throughput
@@ -69,7 +72,7 @@ def images(base: Plan) -> list[Plan]:
 
 def language(base: Plan) -> list[Plan]:
     """The same for a masked language model, with TopKC on permuted gradients, and other well-known codecs."""
-    base = replace(base, task="bert-small-wikitext2", workers=4, batch=64, epochs=base.epochs or 20)
+    base = replace(base, task="bert-small-wikitext2", workers=4, batch=64, epochs=base.epochs or 12)
     return _specs(base, (*throughput.SPECS, *OTHERS))
 
 
@@ -84,7 +87,7 @@ def accordion(base: Plan) -> list[Plan]:
     for task, low in (("vgg19bn-cifar10", 4), ("resnet18-cifar10", 2)):
         less, more = f"powersgd(rank={low})", "powersgd(rank=1)"
         steps = tuple(f"powersgd(rank={r})" for r in (1, 2, 4) if r <= low)
-        own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 60)
+        own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 30)
         every = _interval(own)
         plans += [
             replace(own, codec=codecs.build(less).spec),
@@ -98,7 +101,7 @@ def accordion(base: Plan) -> list[Plan]:
 
 def batch_size(base: Plan) -> list[Plan]:
     """A batch of 512, one of 4096, and Accordion between them."""
-    own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 60)
+    own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 30)
     every = _interval(own)
     return [
         replace(own, codec="none", batch=128),
@@ -114,7 +117,7 @@ RECOMMENDATION = ("none", "fp16", *OTHERS, "topk", "dgc", "topkc", "powersgd", "
 
 def recommendation(base: Plan) -> list[Plan]:
     """Recommendation, where degrees of compression were seen to matter, and error feedback to hurt some."""
-    base = replace(base, task="ncf-ml1m", workers=8, epochs=base.epochs or 10)
+    base = replace(base, task="ncf-ml1m", workers=8, epochs=base.epochs or 8)
     hurt = [replace(base, codec=name, memory=NONE) for name in ("topk", "eightbit", "natural")]
     return [*_specs(base, (*RECOMMENDATION, *DEGREES)), *hurt]
 
@@ -134,3 +137,33 @@ def plans(name: str, **given: Any) -> list[Plan]:
     if name not in STUDIES:
         raise UnknownName(f"no study named {name!r}; there are: {', '.join(STUDIES)}")
     return STUDIES[name](Plan(task="shapes", codec="none", **given))
+
+
+def pick(
+    runs: Sequence[Plan],
+    *,
+    tasks: Collection[str] = (),
+    specs: Collection[str] = (),
+    steered: Collection[str] = (),
+    memories: Collection[str] = (),
+) -> list[Plan]:
+    """Those of the runs with one of these tasks, memories, and codecs or names of controllers; nothing given: any."""
+    wanted = {codecs.build(spec).spec for spec in specs}
+
+    def fits(plan: Plan) -> bool:
+        if plan.controller is not None:
+            chosen = parse(plan.controller, "controller")[0] in steered
+        else:
+            chosen = codecs.build(plan.codec or "").spec in wanted
+        return (
+            (chosen or not (wanted or steered))
+            and (not tasks or plan.task in tasks)
+            and (not memories or plan.memory in memories)
+        )
+
+    found = [plan for plan in runs if fits(plan)]
+    if not found:
+        asked = [*tasks, *specs, *steered, *(f"memory {m}" for m in memories)]
+        known = dict.fromkeys(parse(p.controller, "controller")[0] if p.controller else str(p.codec) for p in runs)
+        raise ConfigError(f"bench accuracy: no run of the study has {', '.join(asked)}; it has: {', '.join(known)}")
+    return found

@@ -39,7 +39,13 @@ def accuracy(
         typer.Option("--controller", metavar="SPEC", help="Chooses codecs by itself; may be repeated."),
     ] = None,
     study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="Runs of a whole study instead.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--study",
+            metavar="NAME",
+            help="Runs of a whole study instead, or those of it with the given tasks, codecs, memories and controllers "
+            "(by name); may be repeated.",
+        ),
     ] = None,
     part: Annotated[
         str, typer.Option("--part", metavar="I/N", help="The I-th of N parts of the runs, to share them out.")
@@ -140,6 +146,7 @@ def accuracy(
     Examples:
       gradwire bench accuracy --codec none --codec "topk(ratio=0.01)" --workers 4 --epochs 3
       gradwire bench accuracy --study grace-resnet9 --device cuda --record accuracy.jsonl
+      gradwire bench accuracy --study accordion --task resnet18-cifar10 --device cuda --seed 1 --seed 2
       gradwire bench accuracy --codec fp16 --codec efsignsgd --hosts 4 --rate 200mbit --record measured.jsonl
     """
     from gradwire.bench import studies
@@ -156,10 +163,16 @@ def accuracy(
         "patience": patience,
         "synthetic": synthetic,
     }
+    if study:
+        set_there = {"--strategy": strategy != "auto", "--workers": workers, "--batch": batch}
+        _check_study(set_there | {"--learning-rate": learning_rate, "--momentum": momentum})
     plans = []
     for one in seed or [0]:
-        if study is not None:
-            plans += studies.plans(study, seed=one, **common)
+        if study:
+            whole = [plan for name in study for plan in studies.plans(name, seed=one, **common)]
+            plans += studies.pick(
+                whole, tasks=task or (), specs=codec or (), steered=controller or (), memories=memory or ()
+            )
             continue
         own = common | {"strategy": strategy, "batch": batch, "seed": one}
         own |= {"workers": next(n for n in (workers, hosts, 4 if measured else 8) if n is not None)}
@@ -190,6 +203,15 @@ def accuracy(
 def _command() -> str:
     """As it was typed."""
     return "gradwire " + shlex.join(a for a in sys.argv[1:] if a != "--json") if sys.argv[1:2] == ["bench"] else ""
+
+
+def _check_study(options: dict[str, Any]) -> None:
+    """Refuse what a study sets itself."""
+    from gradwire.core.errors import ConfigError
+
+    given = ", ".join(option for option, value in options.items() if value)
+    if given:
+        raise ConfigError(f"bench accuracy: a study sets {given} itself; leave that away, or --study")
 
 
 def _check_alone(jobs: int, checkpoints: Path | None) -> None:
