@@ -171,6 +171,23 @@ def test_modelled_time_is_rounds_times_a_round():
     assert any(a.startswith("network 10 Gbit/s") and "assumed" in a for a in told)
 
 
+def test_where_sizes_depend_on_the_data_a_round_sends_what_it_sent_in_the_training():
+    alone = predict(model="resnet9", batch=64, codec="variance", **PLACE)
+    assert alone.estimated
+    noise = predict(model="resnet9", batch=64, codec="variance", **(PLACE | {"gpus": 8})).sent_bytes
+    sent = [noise * 10 / 4, noise * 20 / 4, noise * 20 / 4 + noise * 10 / 40]  # a quarter of it, then a fortieth
+    clock = Modelled(predict, PLACE)
+    found = clock.times(Run.of(training("variance", sent_bytes=sent)))
+    each = [predict(model="resnet9", batch=64, codec="variance", ratio=r, **PLACE).step_seconds for r in (4, 4, 40)]
+    assert found.seconds == pytest.approx([10 * sum(each[: i + 1]) for i in range(3)], rel=1e-6)
+    assert each[2] < each[0] < alone.step_seconds
+    assert not any(a.startswith("bytes") for a in clock.assumptions())
+    assert clock.times(Run.of(training("variance", sent_bytes=None))).a_round == alone.step_seconds
+    (told,) = (a for a in clock.assumptions() if a.startswith("bytes"))
+    assert told.startswith("bytes of variance ")
+    assert told.endswith("estimated: of noise, since sizes depend on the data")
+
+
 def test_levels_count_by_their_shares_of_tensors():
     levels = [{"powersgd(rank=4)": 4}, {"powersgd(rank=4)": 1, "powersgd(rank=1)": 3}, {"powersgd(rank=1)": 4}]
     run = Run.of(training("powersgd", controller=ACCORDION, levels=levels))

@@ -3,7 +3,8 @@
 Modelled: quality and rounds come from the record, the time of a round from `gradwire.perf.model.predict`. Under a
 controller the levels of an interval between two evaluations count by their shares of tensors: the mean of the levels'
 predicted rounds, which is exact where all tensors are at one level. Batches that a controller changed are predicted as
-batches of that size.
+batches of that size. Where a codec's sizes depend on the data, traces are of noise: there each interval sends what it
+sent in the training, scaled to the cluster as the trace is.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Modelled:
     predict: Callable[..., Prediction]
     setup: Mapping[str, Any]
     model: str | None = None  # instead of the record's
-    _asked: dict[tuple[str, str, int, str], Prediction] = field(default_factory=dict, repr=False)
+    _asked: dict[str, Prediction] = field(default_factory=dict, repr=False)
+    _doubts: dict[str, None] = field(default_factory=dict, repr=False)
     _workers: set[int] = field(default_factory=set, repr=False)
 
     @property
@@ -98,15 +100,33 @@ class Modelled:
             seconds.append(passed)
         return Times(tuple(seconds), passed / rounds[-1] if rounds[-1] else None)
 
-    def seconds(self, run: Run, codec: str, batch: int) -> float:
-        """Of one round with one codec."""
-        model = self.model or str(run.what.get("model", ""))
+    def seconds(self, run: Run, codec: str, batch: int, sent: float | None = None) -> float:
+        """Of one round with one codec. `sent`: bytes a worker sent in it, which count if only the data tell them."""
         strategy = str(run.what.get("strategy", "auto")).partition("(")[0]
-        key = (model, codec, batch, strategy if strategy in STRATEGIES else "auto")
+        asked = {
+            "model": self.model or str(run.what.get("model", "")),
+            "codec": codec,
+            "strategy": strategy if strategy in STRATEGIES else "auto",
+            **self.setup,
+            "batch": batch,
+        }
+        found = self._predicted(asked)
+        trained = sent if found.estimated else None
+        if trained:
+            there = self._predicted({**asked, "gpus": run.workers, "gpus_per_node": 1})
+            found = self._predicted({**asked, "ratio": float(f"{there.sent_bytes / trained:.3g}")})
+        for i in found.inputs:
+            if i.source.partition(":")[0] in DOUBTFUL and not (trained and i.name == "bytes"):
+                of = f" of {found.codec}" if i.name == "bytes" else ""
+                self._doubts[f"{i.name}{of} {i.value}: {i.source}"] = None
+        return found.step_seconds
+
+    def _predicted(self, asked: Mapping[str, Any]) -> Prediction:
+        """Asked for once."""
+        key = str(asked)
         if key not in self._asked:
-            asked = {"strategy": key[3], **self.setup, "batch": batch}
-            self._asked[key] = self.predict(model=model, codec=codec, **asked)
-        return self._asked[key].step_seconds
+            self._asked[key] = self.predict(**asked)
+        return self._asked[key]
 
     def _interval(self, run: Run, number: int) -> float:
         """A round between two evaluations."""
@@ -117,19 +137,14 @@ class Modelled:
         if run.controller is not None and sizes:
             batch = max(1, round(batch * sizes[number] / (own * run.workers)))
         if not levels:
-            return self.seconds(run, run.carried, batch)
+            return self.seconds(run, run.carried, batch, run.sent(number))
         total = sum(levels.values())
         return sum(self.seconds(run, codec, batch) * float(count / total) for codec, count in levels.items())
 
     def assumptions(self) -> list[str]:
         """What is not measured of it, and that rounds and seconds may be of different numbers of workers."""
-        found = [
-            f"{i.name} {i.value}: {i.source}"
-            for p in self._asked.values()
-            for i in p.inputs
-            if i.source.partition(":")[0] in DOUBTFUL
-        ]
+        found = list(self._doubts)
         if self._workers - {self.setup.get("gpus")}:
             trained = " and ".join(str(w) for w in sorted(self._workers))
             found.insert(0, f"quality over rounds is that of {trained} workers, the time of a round of the cluster")
-        return list(dict.fromkeys(found))
+        return found

@@ -185,6 +185,13 @@ class Run:
         """That a worker hands over, on average over the run."""
         return _ratio(8.0 * _last(self.outcome.get("payload_bytes")), self.outcome)
 
+    def sent(self, number: int) -> float | None:
+        """Bytes a worker sent in a round before evaluation `number`; None: not recorded."""
+        total, rounds = ([0, *(self.outcome.get(name) or ())] for name in ("sent_bytes", "rounds"))
+        if len(total) != len(rounds) or rounds[number + 1] == rounds[number]:
+            return None
+        return float((total[number + 1] - total[number]) / (rounds[number + 1] - rounds[number]))
+
     @property
     def nmse(self) -> float | None:
         """Of the reduced gradient, on average over the evaluations that have it."""
