@@ -250,6 +250,7 @@ def own(model: str, codec: str, strategy: str) -> Traces:
 def _cache_file(model: ModelShape, spec: str, strategy: str) -> Path:
     built = type(codecs.build(spec))
     source = inspect.getsource(sys.modules[built.__module__])
-    key = json.dumps([gradwire.__version__, model.name, model.shapes, model.shares, spec, strategy, source])
+    about = [gradwire.__version__, ANCHORS, model.name, model.shapes, model.shares, spec, strategy, source]
+    key = json.dumps(about)
     home = Path(os.environ.get(CACHE) or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire")
     return home / "traces" / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.json.gz"

@@ -3,8 +3,8 @@
 Modelled: quality and rounds come from the record, the time of a round from `gradwire.perf.model.predict`. Under a
 controller the levels of an interval between two evaluations count by their shares of tensors: the mean of the levels'
 predicted rounds, which is exact where all tensors are at one level. Batches that a controller changed are predicted as
-batches of that size. Where a codec's sizes depend on the data, traces are of noise: there each interval sends what it
-sent in the training, scaled to the cluster as the trace is.
+batches of that size. Where a training sent other bytes than its trace says, each interval sends what it did, scaled to
+the cluster as the trace is: a codec's sizes may depend on the data, and traces are of noise, or it may begin otherwise.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from gradwire.core.errors import ConfigError, Incompatible, UnknownName
 from gradwire.perf.model import HIERARCHICAL, SERVER, Prediction
 from gradwire.perf.quantity import setting
 from gradwire.perf.training import Run
+from gradwire.perf.workload import AFTER, ANCHORS
 
 DOUBTFUL = ("assumed", "inferred", "estimated")  # sources that an answer repeats
 STRATEGIES = ("all_gather", HIERARCHICAL, SERVER)
+SAME = 0.02  # by which bytes may differ that count as the same
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Modelled:
         return Times(tuple(seconds), passed / rounds[-1] if rounds[-1] else None)
 
     def seconds(self, run: Run, codec: str, batch: int, sent: float | None = None) -> float:
-        """Of one round with one codec. `sent`: bytes a worker sent in it, which count if only the data tell them."""
+        """Of one round with one codec. `sent`: bytes a worker sent in it, which count where the trace has others."""
         strategy = str(run.what.get("strategy", "auto")).partition("(")[0]
         asked = {
             "model": self.model or str(run.what.get("model", "")),
@@ -111,12 +113,13 @@ class Modelled:
             "batch": batch,
         }
         found = self._predicted(asked)
-        trained = sent if found.estimated else None
-        if trained:
-            there = self._predicted({**asked, "gpus": run.workers, "gpus_per_node": 1})
-            found = self._predicted({**asked, "ratio": float(f"{there.sent_bytes / trained:.3g}")})
+        known = bool(sent) and (found.estimated or run.workers in ANCHORS)  # else the trace itself is an estimate
+        if known and sent:
+            there = self._predicted({**asked, "gpus": run.workers, "gpus_per_node": 1, "mode": AFTER})
+            ratio = float(f"{there.sent_bytes / sent:.3g}")
+            found = self._predicted({**asked, "ratio": ratio}) if abs(ratio - 1) > SAME else found
         for i in found.inputs:
-            if i.source.partition(":")[0] in DOUBTFUL and not (trained and i.name == "bytes"):
+            if i.source.partition(":")[0] in DOUBTFUL and not (known and i.name == "bytes"):
                 of = f" of {found.codec}" if i.name == "bytes" else ""
                 self._doubts[f"{i.name}{of} {i.value}: {i.source}"] = None
         return found.step_seconds

@@ -21,7 +21,7 @@ from gradwire.core.errors import UnknownName, suggestion
 from gradwire.core.wire import gathered, reduced, scattered
 from gradwire.perf.buckets import buckets
 
-ANCHORS = (2, 4, 16, 64)  # numbers of workers that are traced
+ANCHORS = (2, 4, 8, 16, 32, 64)  # numbers of workers that are traced
 OVERLAP, AFTER = "overlap", "after_backward"
 
 
