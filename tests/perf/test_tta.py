@@ -15,7 +15,7 @@ from gradwire.perf.clock import Measured, Modelled
 from gradwire.perf.model import predict
 from gradwire.perf.training import CHOSEN, Curve, Point, Reached, Run, readable, time_to
 from gradwire.perf.tta import Options, as_dict, groups, labels, setups, slack, utility
-from gradwire.perf.workload import AFTER
+from gradwire.perf.workload import AFTER, OVERLAP
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from trainings import perplexity, training
@@ -183,6 +183,14 @@ def test_a_round_sends_what_it_sent_in_the_training(codec):
     assert found.seconds == pytest.approx([10 * sum(each[: i + 1]) for i in range(3)], rel=1e-6)
     assert each[2] < each[1] < each[0]
     assert not any(a.startswith("bytes") for a in clock.assumptions())
+
+
+def test_a_training_that_compressed_the_whole_gradient_is_not_held_against_buckets():
+    usual = {"model": "resnet50", "batch": 64, "codec": "dgc"}  # in small buckets by another strategy
+    whole, by_bucket = (predict(**usual, **PLACE | {"gpus": 8, "mode": m}).sent_bytes for m in (AFTER, OVERLAP))
+    assert abs(by_bucket / whole - 1) > 0.02
+    run = Run.of(training("dgc", model="resnet50", sent_bytes=[whole * r for r in (10, 20, 30)]))
+    assert Modelled(predict, PLACE).times(run).a_round == pytest.approx(predict(**usual, **PLACE).step_seconds)
 
 
 def test_sizes_that_only_the_data_tell_are_doubtful_unless_recorded():
