@@ -2,7 +2,7 @@
 
     python docs/traces.py              # codecs and models that are not in it yet: a minute for one codec
     python docs/traces.py topk dgc     # these codecs anew, after a change of what they send
-    python docs/traces.py --all        # everything, after a change of a strategy or a model: half an hour on one core
+    python docs/traces.py --all        # everything, after a change of a strategy or a model: twenty minutes on one core
 
 tests/perf/test_workload.py says when it is out of date. Models are traced side by side.
 """

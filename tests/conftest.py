@@ -14,13 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.bench import launch
-
 
 def pytest_configure() -> None:
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # a job in the background; what tests start must not inherit it
+    # A shell lets jobs in the background ignore Ctrl-C; what tests start must not inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -31,10 +28,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @functools.cache
 def _start_server() -> None:
+    from gradwire.bench import launch
+
     multiprocessing.get_context("forkserver").set_forkserver_preload(["warm"])
     found = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with pytest.MonkeyPatch.context() as patch, launch._without_interrupts():
-        for name, value in launch.KEEP_MEMORY.items():
-            patch.setenv(name, value)
+    with pytest.MonkeyPatch.context() as patch, launch._without_interrupts(), launch._environment(launch.KEEP_MEMORY):
         patch.setenv("PYTHONPATH", os.pathsep.join(found))
         forkserver.ensure_running()

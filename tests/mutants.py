@@ -172,7 +172,7 @@ MUTANTS = [
     Mutant("perf: an all-gather decodes one gradient", "perf/model.py", "ALL_GATHER: (1.0, float(workers))", "ALL_GATHER: (1.0, 1.0)"),
     Mutant("perf: every micro-batch is exchanged", "perf/model.py", "(accumulate - 1) * work + line.end_seconds", "accumulate * line.end_seconds"),
     Mutant("perf: a training's bytes count the wrong way round", "perf/clock.py", "there.sent_bytes / sent", "sent / there.sent_bytes"),
-    Mutant("perf: bytes of buckets are held against those of one unit", "perf/clock.py", ', "mode": AFTER})', "})"),
+    Mutant("perf: bytes of buckets are held against those of one unit", "perf/clock.py", ", mode=AFTER)", ")"),
     Mutant("perf: every GPU of a node encodes everything", "perf/model.py", "share = 1 / self.cluster.gpus_per_node if", "share = 1.0 if"),
     Mutant("perf: the slowest rank does not count", "perf/profile.py", "return self.jitter_seconds * latest(ranks)", "return 0.0"),
     Mutant("perf: laws may be negative", "perf/calibrate.py", "step = max(-x[j], sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j])", "step = sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j]"),

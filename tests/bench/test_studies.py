@@ -102,9 +102,15 @@ def test_some_of_the_runs(wanted, expected):
 
 def test_memories_are_picked_by_name_and_nothing_found_is_told():
     whole = studies.plans("recommendation")
-    assert {p.codec for p in studies.pick(whole, memories=["none"])} == {"topk", "eightbit", "natural"}
+    assert {p.codec for p in studies.pick(whole, kept=["none"])} == {"topk", "eightbit", "natural"}
     with pytest.raises(ConfigError) as caught:
-        studies.pick(studies.plans("accordion-batch"), specs=["topk"], memories=["none"])
+        studies.pick(studies.plans("accordion-batch"), specs=["topk"], kept=["none"])
     assert str(caught.value) == (
         "bench accuracy: no run of the study has topk, memory none; it has: none, accordion_batch"
     )
+
+
+def test_what_two_studies_share_is_run_once():
+    both = [*studies.plans("grace-resnet9"), *studies.plans("beyond-throughput")]
+    found = studies.pick(both)
+    assert len(found) == len(set(both)) < len(both)

@@ -185,6 +185,7 @@ def test_a_bar_on_a_terminal(capsys, monkeypatch, tmp_path):
         (["--workers", "0"], "`workers` must be a whole number of at least 1, got 0"),
         (["--hosts", "0"], "`workers` must be a whole number of at least 1, got 0"),
         (["--study", "accordion", "--batch", "9"], "a study sets --batch itself; leave that away, or --study"),
+        (["--study", "accordion", "--momentum", "0"], "a study sets --momentum itself; leave that away, or --study"),
         (["--jobs", "0"], "`jobs` must be a whole number of at least 1, got 0"),
         (["--record", "."], "`--record` must name a file that can be written, got '.'; choose another"),
         (

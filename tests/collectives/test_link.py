@@ -9,9 +9,10 @@ import gradwire
 from gradwire.bench.launch import launch
 from gradwire.collectives import local
 from gradwire.collectives.choose import choose
-from gradwire.collectives.link import Link, measuring
+from gradwire.collectives.link import FIRST_ROW, Link, measuring
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import codecs
+from gradwire.core.exchange import Max
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 from gradwire.lab import Network
@@ -45,6 +46,23 @@ def test_all_workers_return_the_same_link():
     assert links[0] == links[1] == links[2]
     assert links[0].latency_seconds > 0
     assert links[0].bits_per_second > 0
+
+
+def answered(program, seconds):
+    """What a program returns whose exchanges take no time, and whose slowest worker needs what is given here."""
+    given, request = iter(seconds), next(program)
+    while True:
+        answer = torch.tensor([next(given)]) if isinstance(request, Max) else None
+        try:
+            request = program.send(answer)
+        except StopIteration as done:
+            return done.value
+
+
+def test_the_best_of_a_few_tries_counts():
+    link = answered(measuring(3, torch.device("cpu")), [1e-4, 1.0, 0.5, 2.0])  # small exchanges, then three large ones
+    assert link.latency_seconds == pytest.approx(1e-4)
+    assert link.bits_per_second == pytest.approx(8 * 2 * FIRST_ROW / (0.5 - 1e-4))
 
 
 def test_an_engine_goes_by_what_it_measured_and_a_resumed_one_too():

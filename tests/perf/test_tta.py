@@ -193,6 +193,12 @@ def test_a_training_that_compressed_the_whole_gradient_is_not_held_against_bucke
     assert Modelled(predict, PLACE).times(run).a_round == pytest.approx(predict(**usual, **PLACE).step_seconds)
 
 
+def test_bytes_of_one_model_say_nothing_about_another():
+    run = Run.of(training("topk", sent_bytes=[1e3, 2e3, 3e3]))
+    found = Modelled(predict, PLACE, model="resnet50").times(run)
+    assert found.a_round == pytest.approx(predict(model="resnet50", batch=64, codec="topk", **PLACE).step_seconds)
+
+
 def test_sizes_that_only_the_data_tell_are_doubtful_unless_recorded():
     clock = Modelled(predict, PLACE)
     alone = predict(model="resnet9", batch=64, codec="variance", **PLACE)

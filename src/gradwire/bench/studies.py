@@ -145,9 +145,12 @@ def pick(
     tasks: Collection[str] = (),
     specs: Collection[str] = (),
     steered: Collection[str] = (),
-    memories: Collection[str] = (),
+    kept: Collection[str] = (),
 ) -> list[Plan]:
-    """Those of the runs with one of these tasks, memories, and codecs or names of controllers; nothing given: any."""
+    """Those of the runs with one of these tasks, memories, and codecs or names of controllers; nothing given: any.
+
+    Each once: studies share some.
+    """
     wanted = {codecs.build(spec).spec for spec in specs}
 
     def fits(plan: Plan) -> bool:
@@ -158,12 +161,12 @@ def pick(
         return (
             (chosen or not (wanted or steered))
             and (not tasks or plan.task in tasks)
-            and (not memories or plan.memory in memories)
+            and (not kept or plan.memory in kept)
         )
 
-    found = [plan for plan in runs if fits(plan)]
+    found = list(dict.fromkeys(plan for plan in runs if fits(plan)))
     if not found:
-        asked = [*tasks, *specs, *steered, *(f"memory {m}" for m in memories)]
+        asked = [*tasks, *specs, *steered, *(f"memory {m}" for m in kept)]
         known = dict.fromkeys(parse(p.controller, "controller")[0] if p.controller else str(p.codec) for p in runs)
         raise ConfigError(f"bench accuracy: no run of the study has {', '.join(asked)}; it has: {', '.join(known)}")
     return found

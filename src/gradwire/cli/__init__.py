@@ -22,9 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
         return _run(sys.argv[1:] if arguments is None else list(arguments))
-    except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except GradwireError as problem:

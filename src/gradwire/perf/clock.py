@@ -76,7 +76,7 @@ class Modelled:
     predict: Callable[..., Prediction]
     setup: Mapping[str, Any]
     model: str | None = None  # instead of the record's
-    _asked: dict[str, Prediction] = field(default_factory=dict, repr=False)
+    _asked: dict[tuple[tuple[str, Any], ...], Prediction] = field(default_factory=dict, repr=False)
     _doubts: dict[str, None] = field(default_factory=dict, repr=False)
     _workers: set[int] = field(default_factory=set, repr=False)
 
@@ -108,27 +108,27 @@ class Modelled:
         asked = {
             "model": self.model or str(run.what.get("model", "")),
             "codec": codec,
-            "strategy": strategy if strategy in STRATEGIES else "auto",
-            **self.setup,
+            "strategy": self.setup.get("strategy", strategy if strategy in STRATEGIES else "auto"),
             "batch": batch,
         }
-        found = self._predicted(asked)
-        known = bool(sent) and (found.estimated or run.workers in ANCHORS)  # else the trace itself is an estimate
-        if known and sent:
-            there = self._predicted({**asked, "gpus": run.workers, "gpus_per_node": 1, "mode": AFTER})
+        found = self._predicted(**asked)
+        if self.model is not None or not (found.estimated or run.workers in ANCHORS):
+            sent = None  # of another model, or with nothing exact to hold it against
+        if sent:
+            there = self._predicted(**asked, gpus=run.workers, gpus_per_node=1, mode=AFTER)
             ratio = float(f"{there.sent_bytes / sent:.3g}")
-            found = self._predicted({**asked, "ratio": ratio}) if abs(ratio - 1) > SAME else found
+            found = self._predicted(**asked, ratio=ratio) if abs(ratio - 1) > SAME else found
         for i in found.inputs:
-            if i.source.partition(":")[0] in DOUBTFUL and not (known and i.name == "bytes"):
+            if i.source.partition(":")[0] in DOUBTFUL and not (sent and i.name == "bytes"):
                 of = f" of {found.codec}" if i.name == "bytes" else ""
                 self._doubts[f"{i.name}{of} {i.value}: {i.source}"] = None
         return found.step_seconds
 
-    def _predicted(self, asked: Mapping[str, Any]) -> Prediction:
-        """Asked for once."""
-        key = str(asked)
+    def _predicted(self, **asked: Any) -> Prediction:
+        """For the cluster, but for what is asked otherwise; found out once."""
+        key = tuple(asked.items())
         if key not in self._asked:
-            self._asked[key] = self.predict(**asked)
+            self._asked[key] = self.predict(**{**self.setup, **asked})
         return self._asked[key]
 
     def _interval(self, run: Run, number: int) -> float:

@@ -164,14 +164,14 @@ def accuracy(
         "synthetic": synthetic,
     }
     if study:
-        set_there = {"--strategy": strategy != "auto", "--workers": workers, "--batch": batch}
+        set_there = {"--strategy": None if strategy == "auto" else strategy, "--workers": workers, "--batch": batch}
         _check_study(set_there | {"--learning-rate": learning_rate, "--momentum": momentum})
     plans = []
     for one in seed or [0]:
         if study:
             whole = [plan for name in study for plan in studies.plans(name, seed=one, **common)]
             plans += studies.pick(
-                whole, tasks=task or (), specs=codec or (), steered=controller or (), memories=memory or ()
+                whole, tasks=task or (), specs=codec or (), steered=controller or (), kept=memory or ()
             )
             continue
         own = common | {"strategy": strategy, "batch": batch, "seed": one}
@@ -209,7 +209,7 @@ def _check_study(options: dict[str, Any]) -> None:
     """Refuse what a study sets itself."""
     from gradwire.core.errors import ConfigError
 
-    given = ", ".join(option for option, value in options.items() if value)
+    given = ", ".join(option for option, value in options.items() if value is not None)
     if given:
         raise ConfigError(f"bench accuracy: a study sets {given} itself; leave that away, or --study")
 
