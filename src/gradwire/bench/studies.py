@@ -100,13 +100,13 @@ def accordion(base: Plan) -> list[Plan]:
 
 
 def batch_size(base: Plan) -> list[Plan]:
-    """A batch of 512, one of 4096, and Accordion between them."""
+    """A batch of 512, one of 4096, and Accordion from the small one to 4096 and to 16,384."""
     own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 30)
-    every = _interval(own)
+    steered = [f"accordion_batch(codec='none', factor={factor}, every={_interval(own)})" for factor in (8, 32)]
     return [
         replace(own, codec="none", batch=128),
         replace(own, codec="none", batch=1024, learning_rate=3.2),
-        replace(own, codec=None, controller=f"accordion_batch(codec='none', factor=8, every={every})", batch=128),
+        *(replace(own, codec=None, controller=spec, batch=128) for spec in steered),
     ]
 
 
