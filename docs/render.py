@@ -200,10 +200,11 @@ def _encode_tables(records: list[Record]) -> str:
 def _source(path: Path, record: Record) -> str:
     """Where numbers come from."""
     where, state = record.environment, " with uncommitted changes" if record.dirty else ""
+    gpu = f"{where['gpu']}, " if where.get("gpu") else ""
     versions = f"Python {where['python']}, torch {where['torch']}, numba {where.get('numba') or 'not installed'}"
     return (
         f"[Record](../results/{path.name}) of {record.time[:10]}: `{record.command}`, commit `{record.commit[:12]}`"
-        f"{state}, {where['cpu']}, {where['cores']} cores, {where['os']}, {versions}.\n"
+        f"{state}, {gpu}{where['cpu']}, {where['cores']} cores, {where['os']}, {versions}.\n"
     )
 
 
@@ -241,7 +242,7 @@ def tta_block() -> str:
     """What `gradwire tta` says of the trainings on a GPU."""
     path = max((ROOT / "results").glob("accuracy_h200_*.jsonl"))
     records = [r for r in load(path) if r.what["task"] == TRAINED["task"]]
-    runs = tta.named([Run.of(r) for r in records], CODECS_SHOWN)
+    runs = tta.named([Run.of(r) for r in records], CODECS_SHOWN, [tta.DEFAULT])
     table = utility(runs, Modelled(planner.predict, {"hardware": "h200", "mode": "overlap", **CLUSTER}))
     screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
     screen.print(tta.table_of(table))
@@ -249,11 +250,13 @@ def tta_block() -> str:
     shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
     options = " ".join(f"--{k} {v}" for k, v in {**TRAINED, **CLUSTER}.items())
     codec_options = " ".join(f"--codec {c}" for c in CODECS_SHOWN)
-    last = runs[-1].record  # of those that are shown
+    seeds = sorted({len(row.group.runs) for row in table.rows})
+    commits = " and ".join(f"`{c[:12]}`" for c in dict.fromkeys(r.record.commit for r in runs))
     return (
-        f"```text\n$ gradwire tta results/{path.name} {options} {codec_options}\n{shown}\n```\n"
-        f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, one seed, "
-        f"`gradwire bench accuracy --study grace-resnet9`, {last.environment['gpu']}, commit `{last.commit[:12]}`. "
+        f"```text\n$ gradwire tta results/{path.name} {options} --memory {tta.DEFAULT} {codec_options}\n{shown}\n```\n"
+        f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, "
+        f"{' or '.join(map(str, seeds))} seeds, `gradwire bench accuracy --study grace-resnet9`, "
+        f"{runs[0].record.environment['gpu']}, commits {commits}. "
         f"Accuracy is measured, the time of a step modelled. {measured_tta()}"
     )
 

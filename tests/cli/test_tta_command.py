@@ -21,6 +21,8 @@ from gradwire.perf.model import predict
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from trainings import perplexity, training
 
+WARMED = "warmup(codec='topk')"
+CHOSEN = (None, "error_feedback")
 MEASURED = "measured: 4 hosts at 200 Mbit/s"
 
 
@@ -132,6 +134,28 @@ def test_one_set_up_is_chosen(tmp_path):
     assert (found["unit"], found["higher_is_better"], found["targets"]) == ("perplexity", False, [102.0, 105.0, 110.0])
     with pytest.raises(ConfigError, match="no training has task resnet9-cifar10, epochs 9; there are: task resnet9"):
         run(path, "--task", "resnet9-cifar10", "--epochs", 9)
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        (("--memory", "default"), {("topk", "error_feedback"), ("qsgd", "none"), CHOSEN}),
+        (("--memory", "none"), {("topk", "none"), ("qsgd", "none")}),
+        (("--memory", "none", "--codec", "topk"), {("topk", "none")}),
+        (("--memory", "none", "--memory", "default", "--codec", "qsgd"), {("qsgd", "none")}),
+    ],
+)
+def test_memories_are_chosen_and_baselines_stay(tmp_path, asked, expected):
+    path, kept = tmp_path / "it.jsonl", "error_feedback()"
+    both = [training(codec, memory=memory) for codec in ("topk", "qsgd") for memory in ("none", kept)]
+    append(path, [*both, training("fp16"), training("none"), training(None, memory=kept, controller=WARMED)])
+    rows = json.loads(run(path, *asked))["runs"]
+    assert {(r["codec"], r["memory"]) for r in rows} == {("fp16", "none"), ("none", "none"), *expected}
+
+
+def test_a_memory_that_nobody_had(some):
+    with pytest.raises(ConfigError, match="no training with memory warm; there are: none, error_feedback, and default"):
+        run(some, "--memory", "warm")
 
 
 def test_what_is_wrong_is_said(tmp_path, capsys):

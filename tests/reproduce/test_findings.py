@@ -13,10 +13,11 @@ import pytest
 from stand_in import study
 
 from gradwire.core.codec import codecs
+from gradwire.perf.spec import keeps
 from gradwire.perf.workload import shipped
 from gradwire.reproduce import accordion, finding, throughput
 from gradwire.reproduce.claim import CONTRADICTED
-from gradwire.reproduce.finding import CONFIRMED, OPEN, Evidence, keeps
+from gradwire.reproduce.finding import CONFIRMED, OPEN, Evidence
 from gradwire.reproduce.findings import accordion as of_accordion
 from gradwire.reproduce.findings import grace as of_grace
 from gradwire.reproduce.findings import grace_speed, mixed
@@ -373,14 +374,36 @@ def test_accordion():
     assert verdict("A-critical", good) == OPEN
     again = dataclasses.replace(steered(91.0, 3e9, f"accordion({LEVELS}, every=2)"), time="2026-01-03T00:00:00+00:00")
     assert verdict("A-vgg19bn-cifar10-accuracy", [again, *good]) == CONTRADICTED  # the latest counts
-    batch = steered(93.5, 1e9, "accordion_batch(factor=8)")
-    plain = ending("none", 93.9, task="vgg19bn-cifar10", model="vgg19bn-cifar10")
-    assert verdict("A-batch", [plain, batch]) == CONFIRMED
-    assert verdict("A-batch", [batch]) == OPEN
-    large = ending("none", 92.0, task="vgg19bn-cifar10", model="vgg19bn-cifar10", batch=1024)
-    assert judged("A-large-batch", [plain, large]).measured == "vgg19bn-cifar10, 1024 against 64 a worker: -1.90 points"
+
+
+def test_accordion_for_the_batch():
+    vgg = {"task": "vgg19bn-cifar10", "model": "vgg19bn-cifar10"}
+    plain = ending("none", 93.9, **vgg)
+
+    def grown(quality, factor):
+        name = f"accordion_batch(factor={factor})"
+        return ending("none", quality, controller=name, batch_sizes=[512, 512 * factor, 512], **vgg)
+
+    both = [plain, grown(93.5, 8), grown(92.0, 32)]
+    told = judged("A-batch", both).measured
+    assert told == "vgg19bn-cifar10: 93.50 % against 93.90 %: -0.40 points (3 epochs of 300)"
+    assert "92.00 %" in judged("A-16384", both).measured
+    assert {verdict("A-batch", both), verdict("A-16384", both)} == {CONFIRMED}
+    other = [plain, grown(92.0, 8), grown(93.5, 32)]
+    assert {verdict("A-batch", other), verdict("A-16384", other)} == {CONTRADICTED}
+    assert {verdict("A-batch", [grown(93.5, 8)]), verdict("A-16384", both[:2]), verdict("A-16384", both[1:])} == {OPEN}
+
+
+def test_large_batches():
+    vgg = {"task": "vgg19bn-cifar10", "model": "vgg19bn-cifar10"}
+    plain, large = ending("none", 93.9, **vgg), ending("none", 92.0, batch=1024, **vgg)
+    told = "vgg19bn-cifar10, 1024 against 64 a worker: -1.90 points"
+    assert judged("A-large-batch", [plain, large]).measured == f"{told} (3 epochs of 300)"
     assert verdict("A-large-batch", [plain, large]) == CONFIRMED
-    assert verdict("A-large-batch", [plain, batch]) == OPEN
+    assert verdict("A-large-batch", [plain]) == OPEN
+    worse = ending("none", 50.0, batch=1024, learning_rate=9.0, **vgg)
+    both = judged("A-large-batch", [plain, worse, large]).measured
+    assert both == f"{told}, the best of 2 learning rates (3 epochs of 300)"
 
 
 # -------------------------------------------------------------------- Utility, and the page

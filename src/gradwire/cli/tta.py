@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradwire.perf.tta import Options, Row, Utility
 
 USUAL = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": "h200"}
+DEFAULT = "default"
 FilterNumber = typer.Option(metavar="N", help="Only trainings with so many.", show_default=False)
 
 
@@ -37,6 +38,15 @@ def tta(
     codec: Annotated[
         list[str] | None,
         typer.Option("--codec", metavar="CODEC", help="Only these, and the baselines; may be repeated."),
+    ] = None,
+    memory: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--memory",
+            metavar="NAME",
+            help='Only with these; "default" is each codec\'s own; may be repeated.',
+            show_default=False,
+        ),
     ] = None,
     workers: Annotated[int | None, FilterNumber] = None,
     epochs: Annotated[int | None, FilterNumber] = None,
@@ -102,7 +112,7 @@ def tta(
 
         checked(plot)
     wanted = {"task": task, "workers": workers, "epochs": epochs}
-    runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec)
+    runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec, memory)
     place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
     clock = clock_of(runs, place, mode, latency, backward)
     read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
@@ -162,20 +172,32 @@ def _chosen(runs: Sequence[Run], wanted: dict[str, Any]) -> list[Run]:
     raise ConfigError(f"tta: {what}; there are: {told}; choose with --task, --workers or --epochs, or by files")
 
 
-def named(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[Run]:
-    """Those of the codecs that were named, and the baselines."""
+def named(runs: Sequence[Run], wanted: Sequence[str] | None, memories: Sequence[str] | None = None) -> list[Run]:
+    """Those of the codecs and memories that were named, and the baselines."""
     from gradwire.core.baselines import FP16, FP32
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.spec import same
+    from gradwire.perf.spec import keeps, same
+    from gradwire.perf.training import NO_MEMORY
 
-    if not wanted:
-        return list(runs)
-    fixed = [r for r in runs if r.controller is None]
-    for spec in wanted:
-        if not any(same(r.codec, spec) for r in fixed):
-            known = ", ".join(dict.fromkeys(r.codec for r in fixed))
-            raise ConfigError(f"tta: no training of codec {spec}; there are: {known}")
-    return [r for r in fixed if any(same(r.codec, spec) for spec in (*wanted, FP16, FP32))]
+    def own(run: Run) -> bool:
+        return run.controller is not None or (run.memory != NO_MEMORY) is keeps(run.codec)
+
+    if wanted:
+        fixed = [r for r in runs if r.controller is None]
+        for spec in wanted:
+            if not any(same(r.codec, spec) for r in fixed):
+                known = ", ".join(dict.fromkeys(r.codec for r in fixed))
+                raise ConfigError(f"tta: no training of codec {spec}; there are: {known}")
+        runs = [r for r in fixed if any(same(r.codec, spec) for spec in (*wanted, FP16, FP32))]
+    for memory in memories or ():
+        if memory != DEFAULT and not any(r.memory == memory for r in runs):
+            known = ", ".join(dict.fromkeys(r.memory for r in runs))
+            raise ConfigError(f"tta: no training with memory {memory}; there are: {known}, and {DEFAULT}")
+    return [
+        r
+        for r in runs
+        if not memories or r.codec in (FP16, FP32) or r.memory in memories or (DEFAULT in memories and own(r))
+    ]
 
 
 def clock_of(runs: Sequence[Run], asked: dict[str, Any], mode: str, latency: str | None, backward: str | None) -> Clock:

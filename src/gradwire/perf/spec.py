@@ -50,6 +50,16 @@ def short(spec: str) -> str:
     return f"{name}({told})" if told else name
 
 
+def keeps(codec: str) -> bool:
+    """Whether it keeps a memory by its own choice; with parameters that nobody ships, as with its usual ones.
+
+    >>> keeps("topk"), keeps("topk(ratio=0.5)"), keeps("qsgd")
+    (True, True, False)
+    """
+    known = _written()
+    return bool(known.get(short(codec), known.get(parameters(codec)[0], {"keeps": False}))["keeps"])
+
+
 def _in_order(usual: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     return {k: found[k] for k in dict.fromkeys((*usual, *found)) if k in found}
 

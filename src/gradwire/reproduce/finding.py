@@ -14,10 +14,9 @@ from typing import Any
 
 from gradwire.core.baselines import FP16, FP32
 from gradwire.core.records import Record
-from gradwire.perf.spec import parameters, same, short
+from gradwire.perf.spec import keeps, same, short
 from gradwire.perf.training import Run, readable
 from gradwire.perf.tta import Group, groups, setups, slack
-from gradwire.perf.workload import shipped
 from gradwire.reproduce.claim import CONTRADICTED
 
 CONFIRMED, OPEN = "confirmed", "open"
@@ -162,18 +161,6 @@ class Evidence:
         """The first task whose model's name begins so."""
         found = (t for t in self.tasks.values() if str(t.groups[0].first.what.get("model", "")).startswith(prefix))
         return next(found, None)
-
-
-def keeps(codec: str) -> bool:
-    """Whether a codec keeps a memory by its own choice; for parameters that nobody ships, as with its usual ones."""
-    kept = _kept()
-    name = parameters(codec)[0]
-    return bool(kept.get(short(codec), kept.get(name, {"keeps": False}))["keeps"])
-
-
-def _kept() -> dict[str, Any]:
-    found: dict[str, Any] = shipped().content()["codecs"]
-    return found
 
 
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
