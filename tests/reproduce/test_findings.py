@@ -349,11 +349,11 @@ def test_powersgd():
 # -------------------------------------------------------------------- Accordion
 
 
-def steered(quality, floats, controller=f"accordion({LEVELS})"):
+def steered(quality, floats, controller=f"accordion({LEVELS})", **outcome):
     sent = [floats / 3, floats / 2, floats]
     place = {"task": "vgg19bn-cifar10", "model": "vgg19bn-cifar10", "memory": EF, "floats_sent": sent}
     codec, name = (controller, None) if controller.startswith("powersgd") else ("powersgd", controller)
-    return ending(codec, quality, controller=name, **place)
+    return ending(codec, quality, controller=name, **place, **outcome)
 
 
 def test_accordion():
@@ -366,8 +366,10 @@ def test_accordion():
     assert {verdict(f"A-vgg19bn-cifar10-{what}", bad) for what in ("accuracy", "floats", "high")} == {CONTRADICTED}
     other = [low, steered(92.6, 3e9, "accordion(low='powersgd(rank=8)', high='powersgd(rank=1)')")]
     assert verdict("A-vgg19bn-cifar10-accuracy", other) == OPEN  # between other levels
-    assert verdict("A-adaqs", [*good, steered(92.0, 4e9, "adaqs(factor=0.5)")]) == CONFIRMED
-    assert verdict("A-adaqs", [*good, steered(92.0, 1e9, "adaqs(factor=0.5)")]) == CONTRADICTED
+    switch = {"epoch": 1, "parameter": "*", "from": "powersgd(rank=1)", "to": "powersgd(rank=2)", "why": "MSDR fell"}
+    assert verdict("A-adaqs", [*good, steered(92.0, 4e9, "adaqs(factor=0.5)", switches=[switch])]) == CONFIRMED
+    assert verdict("A-adaqs", [*good, steered(92.0, 1e9, "adaqs(factor=0.5)", switches=[switch])]) == CONTRADICTED
+    assert verdict("A-adaqs", [*good, steered(92.0, 4e9, "adaqs(factor=0.5)")]) == OPEN  # it never did anything
     swapped = "accordion(low='powersgd(rank=1)', high='powersgd(rank=4)')"
     assert verdict("A-critical", [*good, steered(90.0, 3e9, swapped)]) == CONFIRMED
     assert verdict("A-critical", [*good, steered(93.2, 3e9, swapped)]) == CONTRADICTED

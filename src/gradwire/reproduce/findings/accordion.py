@@ -184,6 +184,9 @@ def _adaqs(evidence: Evidence) -> Judged:
         if trained is not None and all(pair):
             low, _, ours = pair[0]  # type: ignore[misc]
             other = pair[1][2]  # type: ignore[index]
+            if not any(r.record.outcome.get("switches") for r in other.runs):
+                kept = f"{trained.name}: AdaQS stays at its first level, {trained.quality(other)} ({_length(other)})"
+                return left_open("a training in which AdaQS compresses less at some time", kept, trained.files)
             sent = (_sent(other) or 0.0, _sent(ours) or 0.0)
             gain = trained.gain(other, low)
             told = (
