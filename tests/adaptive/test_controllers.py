@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+import torch
 
 from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Observation, Switch, Warmup
 from gradwire.adaptive.controller import ALL, Choice, Controller, Decision, controllers
@@ -241,12 +242,17 @@ def test_fewer_steps_of_a_larger_batch_are_no_change_of_the_gradient():
 # ---------------------------------------------------------------- AdaQS
 
 
+def norm_at(msdr, steps=98):
+    """Of the sum of the gradients, if their deviation is 1."""
+    return steps * math.sqrt((steps * msdr**2 + 1) / (steps - 1))
+
+
 def test_adaqs_climbs_one_level_whenever_the_ratio_has_halved():
     adaqs = AdaQS()
     assert set(adaqs.start(LAYERS).levels.values()) == {"powersgd(rank=1)"}
     ranks = []
-    for epoch, msdr in enumerate([8.0, 6.0, 4.1, 4.0, 9.0, 2.1, 0.5, 0.01]):
-        settings = adaqs.end_epoch(observed(epoch, msdr * 98, deviations=1.0))
+    for epoch, msdr in enumerate([8.0, 6.0, 4.1, 3.999, 9.0, 2.1, 0.5, 0.01]):
+        settings = adaqs.end_epoch(observed(epoch, norm_at(msdr)))
         ranks.append(int(settings.levels[LAYERS[0]][-2]))
     assert ranks == [1, 1, 1, 2, 2, 2, 4, 4]
     assert [s.to_json() for s in adaqs.switches] == [
@@ -262,17 +268,47 @@ def test_adaqs_takes_the_ratio_of_the_whole_model():
     adaqs.start(["x", "y"])
     seen = Observation(0, 0.1, 0.1, {"x": 30.0, "y": 40.0}, {"x": 4.0, "y": 3.0}, steps=10)
     adaqs.end_epoch(seen)
-    assert adaqs.state.kept["msdr"] == pytest.approx(50 / 10 / 5)
+    assert adaqs.state.kept["msdr"] == pytest.approx(math.sqrt((9 * (50 / 10 / 5) ** 2 - 1) / 10))
 
 
-@pytest.mark.parametrize("odd", [{"deviations": 0.0}, {"norms": math.nan}, {"norms": math.inf}, {"steps": 0}])
+@pytest.mark.parametrize("msdr", [1.0, 0.1])
+def test_adaqs_sees_through_the_noise_of_a_mean_of_few_steps(msdr):
+    """The mean over 20 steps of a gradient in noise: its length alone says at least 0.22, whatever the gradient."""
+    torch.manual_seed(0)
+    steps, elements, found = 20, 500, []
+    mean = torch.nn.functional.normalize(torch.randn(elements), dim=0) * msdr
+    for _ in range(200):
+        drawn = mean + torch.randn(steps, elements) / elements**0.5
+        adaqs = AdaQS(levels=("a", "b"))
+        adaqs.start(["x"])
+        middle = float(drawn.mean(0).square().sum())
+        deviation = math.sqrt(float(drawn.square().sum(1).mean()) - middle)
+        seen = Observation(0, 0.1, 0.1, {"x": steps * math.sqrt(middle)}, {"x": deviation}, steps=steps)
+        found.append(adaqs._msdr(seen) ** 2)
+    assert sum(found) / len(found) == pytest.approx(msdr**2, rel=0.1)
+
+
+def test_adaqs_loosens_epoch_by_epoch_below_the_noise():
+    adaqs = AdaQS()
+    adaqs.start(LAYERS)
+    sunk = 0.9 * norm_at(0.0)
+    used = [adaqs.end_epoch(observed(e, norm)).levels[LAYERS[0]] for e, norm in enumerate([sunk, norm_at(1.0)])]
+    assert used == 2 * ["powersgd(rank=1)"]  # what begins below is held against nothing
+    used = [adaqs.end_epoch(observed(e, sunk)).levels[LAYERS[0]] for e in (2, 3, 4)]
+    assert used == ["powersgd(rank=2)", "powersgd(rank=4)", "powersgd(rank=4)"]
+    assert adaqs.switches[-1].why == "MSDR 0.5 to 0, at most 0.5 times"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"deviations": 0.0}, {"norms": math.nan}, {"norms": math.inf}, {"steps": 0}, {"steps": 1}]
+)
 def test_adaqs_passes_over_epochs_without_a_ratio(odd):
     adaqs = AdaQS()
     adaqs.start(LAYERS)
-    adaqs.end_epoch(observed(0, 8.0))
-    adaqs.end_epoch(observed(1, **({"norms": 8.0} | odd)))
+    adaqs.end_epoch(observed(0, norm_at(8.0)))
+    adaqs.end_epoch(observed(1, **({"norms": norm_at(8.0)} | odd)))
     assert not adaqs.switches
-    assert set(adaqs.end_epoch(observed(2, 4.0)).levels.values()) == {"powersgd(rank=2)"}
+    assert set(adaqs.end_epoch(observed(2, norm_at(3.9))).levels.values()) == {"powersgd(rank=2)"}
 
 
 # ---------------------------------------------------------------- warm-up
