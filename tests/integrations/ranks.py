@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import multiprocessing
+import os
 import pickle
 import time
 import traceback
@@ -126,6 +127,7 @@ class Pool:
 def _serve(pipe: Connection) -> None:
     """A worker's life: jobs come in, results go out. A job that fails is the last, as it would be in a real run."""
     torch.set_num_threads(1)
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # nobody is done, and gone, while others still connect to each other
     while True:
         try:
             job = pickle.loads(pipe.recv_bytes())

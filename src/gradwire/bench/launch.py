@@ -276,6 +276,8 @@ def _join(rank: int, workers: int, place: Namespace | None, meeting: _Meeting) -
         os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     elif sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the host's name must resolve
+    # A rank that has nothing to exchange must not be gone while others still connect to each other.
+    os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     dist.init_process_group(
         "gloo",
         store=FileStore(str(Path(meeting.folder) / "ranks"), workers),
