@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Runs = Callable[[OnStart, OnProgress], list[Record]]
 
+PLACES = ("--data-dir", "--checkpoints", "--tracker", "--record")
+
 
 def accuracy(
     task: Annotated[
@@ -201,8 +203,15 @@ def accuracy(
 
 
 def _command() -> str:
-    """As it was typed."""
-    return "gradwire " + shlex.join(a for a in sys.argv[1:] if a != "--json") if sys.argv[1:2] == ["bench"] else ""
+    """As it was typed, without where things lie on this machine."""
+    if sys.argv[1:2] != ["bench"]:
+        return ""
+    given = zip(["", *sys.argv[1:]], sys.argv[1:], strict=False)
+    return "gradwire " + shlex.join(a for before, a in given if before not in PLACES and not _is_place(a))
+
+
+def _is_place(argument: str) -> bool:
+    return argument == "--json" or argument.partition("=")[0] in PLACES
 
 
 def _check_study(options: dict[str, Any]) -> None:
