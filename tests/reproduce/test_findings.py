@@ -404,7 +404,8 @@ def test_large_batches():
     assert verdict("A-large-batch", [plain, large]) == CONFIRMED
     assert verdict("A-large-batch", [plain]) == OPEN
     worse = ending("none", 50.0, batch=1024, learning_rate=9.0, **vgg)
-    both = judged("A-large-batch", [plain, worse, large]).measured
+    grown = ending(None, 91.0, batch=1024, controller="accordion_batch(factor=8)", **vgg)  # is none of the rates
+    both = judged("A-large-batch", [plain, worse, large, grown]).measured
     assert both == f"{told}, the best of 2 learning rates (3 epochs of 300)"
 
 

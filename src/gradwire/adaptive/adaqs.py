@@ -74,4 +74,5 @@ class AdaQS(Controller):
         deviation = math.hypot(*(self._number("deviation", seen.deviations, p, seen.epoch) for p in names))
         if not (math.isfinite(norm) and 0 < deviation < math.inf and n > 1):
             return math.nan
-        return math.sqrt(max(0.0, ((n - 1) * (norm / n / deviation) ** 2 - 1) / n))
+        ratio = norm / n / deviation
+        return math.sqrt(max(0.0, ((n - 1) * ratio * ratio - 1) / n))

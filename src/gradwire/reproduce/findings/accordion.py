@@ -167,7 +167,8 @@ def _large_batch(evidence: Evidence) -> Judged:
     assert small.fp32 is not None, "looked up above"
     assert large.fp32 is not None, "looked up above"
     gain = small.gain(large.fp32, small.fp32)
-    rates = [g for g in large.groups if same(g.first.what["codec"] or "", large.fp32.first.what["codec"])]
+    plain = [g.first for g in large.groups if g.first.controller is None]
+    rates = {r.what["learning_rate"] for r in plain if same(r.what["codec"], large.fp32.first.what["codec"])}
     best = f", the best of {len(rates)} learning rates" if len(rates) > 1 else ""
     told = (
         f"{small.name}, {max(several[0])} against {min(several[0])} a worker: {small.told(gain)}{best} "
