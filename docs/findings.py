@@ -150,10 +150,12 @@ def _resnet9(evidence: Evidence) -> str:
     over = f"to {table.baseline.upper()}"
     near = sum(within(row, table) == "yes" for row in order)
     limit = slack(trained.baseline.best, trained.unit)
+    missing = sorted(set(codecs.names()) - {row.group.first.codec.partition("(")[0] for row in order})
+    gap = f" Not trained yet: {', '.join(f'`{name}`' for name in missing)}." if missing else ""
     heads = ("codec", "memory", "best, %", "seeds", over, f"within {limit:g}", "to GRACE's", "bits/element", "NMSE")
     return (
         f"{title}\n{setup_words(table)}. {near} of {len(order)} are within {limit:g} points of our own baseline. "
-        f"Bits are what a worker hands over, packed.\n\n{_table(heads, rows)}"
+        f"Bits are what a worker hands over, packed.{gap}\n\n{_table(heads, rows)}"
     )
 
 

@@ -154,6 +154,7 @@ MUTANTS = [
     Mutant("controllers: every codec takes its turn on the network", "core/exchange.py", "    if len(programs) == 1:\n        return [(yield from programs[0])]\n", "    if programs:\n        done = []\n        for program in programs:\n            done.append((yield from program))\n        return done\n"),
     Mutant("controllers: answers go to the wrong codec", "core/exchange.py", "for index, request in round_.items():\n            resume(", "for index, request in reversed(round_.items()):\n            resume("),
     Mutant("controllers: each rank decides by its own norms", "adaptive/steering.py", "mean = yield Sum(self._statistics(names) / workers)", "mean = ((yield Sum(self._statistics(names) / workers)), self._statistics(names))[1]"),
+    Mutant("controllers: noise of an epoch's mean counts as gradient", "adaptive/adaqs.py", "((n - 1) * ratio * ratio - 1) / n", "ratio * ratio"),
     Mutant("controllers: norms of the sum over the workers", "adaptive/steering.py", "mean = yield Sum(self._statistics(names) / workers)", "mean = yield Sum(self._statistics(names))"),
     Mutant("controllers: norms follow the loss scale", "adaptive/steering.py", "(x.detach().float() / scale)", "(x.detach().float())"),
     Mutant("controllers: one bad step spoils the norms", "adaptive/steering.py", ".nan_to_num(0.0, 0.0, 0.0)", ".clone()"),

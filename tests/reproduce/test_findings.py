@@ -388,7 +388,7 @@ def test_accordion_for_the_batch():
 
     both = [plain, grown(93.5, 8), grown(92.0, 32)]
     told = judged("A-batch", both).measured
-    assert told == "vgg19bn-cifar10: 93.50 % against 93.90 %: -0.40 points (3 epochs of 300)"
+    assert told == "vgg19bn-cifar10: 93.50 % at best, 93.50 at the end, against 93.90 %: -0.40 points (3 epochs of 300)"
     assert "92.00 %" in judged("A-16384", both).measured
     assert {verdict("A-batch", both), verdict("A-16384", both)} == {CONFIRMED}
     other = [plain, grown(92.0, 8), grown(93.5, 32)]

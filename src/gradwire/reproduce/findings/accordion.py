@@ -147,9 +147,10 @@ def _grown(evidence: Evidence, sized: Callable[[int], bool], holds: Callable[[fl
     if plain is None:
         return left_open(f"{trained.name} with the small batch throughout", files=trained.files)
     gain = trained.gain(steered, plain)
+    ends = ", ".join(f"{r.record.outcome['final']:.2f}" for r in steered.runs)  # the best may be of small batches alone
     told = (
-        f"{trained.name}: {trained.quality(steered)} against {trained.quality(plain)}: {trained.told(gain)} "
-        f"({_length(steered)})"
+        f"{trained.name}: {trained.quality(steered)} at best, {ends} at the end, against {trained.quality(plain)}: "
+        f"{trained.told(gain)} ({_length(steered)})"
     )
     return judge(holds(gain), told, f"{wanted} was wanted.", trained.files)
 
