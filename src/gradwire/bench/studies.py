@@ -77,8 +77,11 @@ def language(base: Plan) -> list[Plan]:
 
 
 def _interval(plan: Plan) -> int:
-    """Epochs between Accordion's comparisons: a thirtieth of the schedule, as published, and at least two."""
-    return max(2, plan.recipe.epochs // 30)
+    """Epochs between Accordion's comparisons: a thirtieth of the schedule, as published, and at least five.
+
+    The first critical regime lasts as many epochs in a short schedule as in a long one: shorter windows miss its end.
+    """
+    return max(5, plan.recipe.epochs // 30)
 
 
 def accordion(base: Plan) -> list[Plan]:
@@ -87,7 +90,7 @@ def accordion(base: Plan) -> list[Plan]:
     for task, low in (("vgg19bn-cifar10", 4), ("resnet18-cifar10", 2)):
         less, more = f"powersgd(rank={low})", "powersgd(rank=1)"
         steps = tuple(f"powersgd(rank={r})" for r in (1, 2, 4) if r <= low)
-        own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 30)
+        own = replace(base, task=task, workers=4, batch=128, epochs=base.epochs or 60)
         every = _interval(own)
         plans += [
             replace(own, codec=codecs.build(less).spec),
@@ -101,7 +104,7 @@ def accordion(base: Plan) -> list[Plan]:
 
 def batch_size(base: Plan) -> list[Plan]:
     """A batch of 512, one of 4096, and Accordion from the small one to 4096 and to 16,384."""
-    own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 30)
+    own = replace(base, task="resnet18-cifar10", workers=4, epochs=base.epochs or 60)
     steered = [f"accordion_batch(codec='none', factor={factor}, every={_interval(own)})" for factor in (8, 32)]
     return [
         replace(own, codec="none", batch=128),
