@@ -269,9 +269,10 @@ def _row(evidence: Evidence, name: str, trained: Trained | None, setting: Settin
 
 def _table_3_1(evidence: Evidence) -> str:
     """Theirs beside ours."""
-    rows = []
+    rows, lengths = [], set()
     for line in accordion.LINES:
         trained, found = of_accordion.lookup(evidence, line)
+        lengths |= set() if found is None else {found[2].first.what["epochs"]}
         for number, label in enumerate((line.low, line.high, "Accordion")):
             group = found[number] if found is not None else None
             ours = ["open", "-", "-"]
@@ -286,9 +287,10 @@ def _table_3_1(evidence: Evidence) -> str:
             )
             rows.append([f"{line.network}, {line.table}", f"`{label}`" if "(" in label else label, *theirs, *ours])
     heads = ("network", "setting", "accuracy, %", "M floats", "times less", "ours: best", "M floats", "times less")
+    length = f" Ours: {' and '.join(map(str, sorted(lengths)))}." if lengths else ""
     return (
-        "\n### Tables 3.1 and 3.2\n\nTheirs: 300 epochs. Ours may be shorter, which the records say; floats are those "
-        f"that one worker hands over, so that shares compare and totals do not.\n\n{_table(heads, rows)}"
+        f"\n### Tables 3.1 and 3.2\n\nTheirs: {accordion.EPOCHS} epochs.{length} Floats are those that one worker "
+        f"hands over, so that shares compare and totals do not.\n\n{_table(heads, rows)}"
         f"{_shown(evidence, 'The curves, and how many tensors have each level', ['accordion'])}"
     )
 

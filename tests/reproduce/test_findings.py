@@ -378,13 +378,55 @@ def test_accordion():
     assert verdict("A-vgg19bn-cifar10-accuracy", [again, *good]) == CONTRADICTED  # the latest counts
 
 
+def test_the_longest_schedule_counts():
+    """Low, high and Accordion of 60 epochs, beside shorter ones that say the opposite."""
+    swapped = "accordion(low='powersgd(rank=1)', high='powersgd(rank=4)')"
+    short = [
+        steered(93.0, 6e9, "powersgd(rank=4)"),
+        steered(92.9, 2e9, "powersgd(rank=1)"),
+        steered(85.0, 3e9),
+        steered(84.0, 3e9, swapped),
+    ]
+    long = [
+        steered(93.0, 12e9, "powersgd(rank=4)", epochs=60),
+        steered(70.0, 4e9, "powersgd(rank=1)", epochs=60),
+        steered(92.9, 6e9, epochs=60),
+    ]
+    for order in ([*short, *long], [*long, *short]):
+        assert {verdict(f"A-vgg19bn-cifar10-{what}", order) for what in ("accuracy", "high")} == {CONFIRMED}
+        assert "(60 epochs of 300" in judged("A-vgg19bn-cifar10-accuracy", order).measured
+        critical = judged("A-critical", order)  # no longer one has its levels swapped
+        assert (critical.verdict, "85.00 % as it should be" in critical.measured) == (CONFIRMED, True)
+        assert critical.measured.endswith("(3 epochs of 300)")
+
+
+def test_a_claim_on_adaqs_has_to_hold_for_both_networks():
+    switch = {"epoch": 1, "parameter": "*", "from": "powersgd(rank=1)", "to": "powersgd(rank=2)", "why": "MSDR fell"}
+    adaqs = {"controller": "adaqs(factor=0.5)", "switches": [switch]}
+    vgg = [steered(93.0, 6e9, "powersgd(rank=4)"), steered(92.6, 3e9), steered(92.0, 4e9, **adaqs)]
+    place = {"task": "resnet18-cifar10", "model": "resnet18-cifar10", "memory": EF}
+    levels = "low='powersgd(rank=2)', high='powersgd(rank=1)'"
+
+    def resnet(quality):
+        return [
+            ending("powersgd(rank=2)", 94.0, floats_sent=[1e9, 2e9, 3e9], **place),
+            ending("powersgd", 93.9, controller=f"accordion({levels})", floats_sent=[1e9, 2e9, 2.5e9], **place),
+            ending("powersgd", quality, floats_sent=[1e9, 2e9, 2.6e9], **adaqs, **place),
+        ]
+
+    assert verdict("A-adaqs", [*vgg, *resnet(93.0)]) == CONFIRMED
+    found = judged("A-adaqs", [*vgg, *resnet(94.5)])
+    assert found.verdict == CONTRADICTED
+    assert [part.partition(":")[0] for part in found.measured.split("); ")] == ["resnet18-cifar10", "vgg19bn-cifar10"]
+
+
 def test_accordion_for_the_batch():
     vgg = {"task": "vgg19bn-cifar10", "model": "vgg19bn-cifar10"}
     plain = ending("none", 93.9, **vgg)
 
-    def grown(quality, factor):
+    def grown(quality, factor, **changes):
         name = f"accordion_batch(factor={factor})"
-        return ending("none", quality, controller=name, batch_sizes=[512, 512 * factor, 512], **vgg)
+        return ending("none", quality, controller=name, batch_sizes=[512, 512 * factor, 512], **vgg, **changes)
 
     both = [plain, grown(93.5, 8), grown(92.0, 32)]
     told = judged("A-batch", both).measured
@@ -394,6 +436,9 @@ def test_accordion_for_the_batch():
     other = [plain, grown(92.0, 8), grown(93.5, 32)]
     assert {verdict("A-batch", other), verdict("A-16384", other)} == {CONTRADICTED}
     assert {verdict("A-batch", [grown(93.5, 8)]), verdict("A-16384", both[:2]), verdict("A-16384", both[1:])} == {OPEN}
+    longer = [ending("none", 94.0, epochs=60, **vgg), grown(92.0, 8, epochs=60)]
+    for order in ([*both, *longer], [*longer, *both]):
+        assert verdict("A-batch", order) == CONTRADICTED  # the longest counts
 
 
 def test_large_batches():
@@ -407,6 +452,10 @@ def test_large_batches():
     grown = ending(None, 91.0, batch=1024, controller="accordion_batch(factor=8)", **vgg)  # is none of the rates
     both = judged("A-large-batch", [plain, worse, large, grown]).measured
     assert both == f"{told}, the best of 2 learning rates (3 epochs of 300)"
+    alone = ending("none", 80.0, epochs=60, batch=1024, **vgg)  # has no small batch of its length
+    assert judged("A-large-batch", [alone, plain, large]).measured == f"{told} (3 epochs of 300)"
+    longer = [alone, ending("none", 80.1, epochs=60, **vgg)]
+    assert judged("A-large-batch", [plain, large, *longer]).measured.endswith("-0.10 points (60 epochs of 300)")
 
 
 # -------------------------------------------------------------------- Utility, and the page

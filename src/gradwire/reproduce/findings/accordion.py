@@ -15,6 +15,7 @@ from gradwire.reproduce.finding import OPEN, Evidence, Finding, Judged, Trained,
 CONTROLLER, BATCH, ADAQS = "accordion", "accordion_batch", "adaqs"
 HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096
 Check = Callable[[Evidence], Judged]
+Compared = tuple[Trained, Group, Group, Group]
 
 
 def triple(trained: Trained, line: Line, controller: str = CONTROLLER) -> tuple[Group, Group | None, Group] | None:
@@ -25,10 +26,19 @@ def triple(trained: Trained, line: Line, controller: str = CONTROLLER) -> tuple[
 
 
 def lookup(evidence: Evidence, line: Line) -> tuple[Trained | None, tuple[Group, Group | None, Group] | None]:
-    """The first set-up of the line's task that has its three settings, or at least two of them."""
-    there = [(t, triple(t, line)) for t in evidence.all if t.name == line.task]
+    """The longest trainings of the line's task that have its three settings, or at least two of them."""
+    there = [(t, triple(t, line)) for t in _longest_first(evidence, line)]
     order = sorted(there, key=lambda pair: (pair[1] is None, pair[1] is not None and pair[1][1] is None))
     return order[0] if order else (None, None)
+
+
+def _longest_first(evidence: Evidence, line: Line | None = None) -> list[Trained]:
+    """Of the line's task, or of all: the longer a shortened schedule is, the nearer it is to the published one."""
+    return sorted((t for t in evidence.all if line is None or t.name == line.task), key=_epochs, reverse=True)
+
+
+def _epochs(trained: Trained) -> int:
+    return int(trained.groups[0].first.what["epochs"])
 
 
 def _between(group: Group, low: str, high: str) -> bool:
@@ -139,10 +149,10 @@ def _huge_batch(evidence: Evidence) -> Judged:
 
 def _grown(evidence: Evidence, sized: Callable[[int], bool], holds: Callable[[float], bool], wanted: str) -> Judged:
     """A training whose batch Accordion chooses, up to a size that is asked for, against the small batch throughout."""
-    found = [(t, g) for t in evidence.tasks.values() for g in t.steered(BATCH) if sized(_largest(g))]
+    found = [(t, g) for t in evidence.all for g in t.steered(BATCH) if sized(_largest(g))]
     if not found:
         return left_open("a training whose batch Accordion chooses, up to this size")
-    trained, steered = max(found, key=lambda pair: _time(pair[1]))
+    trained, steered = max(found, key=lambda pair: (_epochs(pair[0]), _time(pair[1])))
     plain = trained.fp32 or trained.fp16
     if plain is None:
         return left_open(f"{trained.name} with the small batch throughout", files=trained.files)
@@ -156,12 +166,13 @@ def _grown(evidence: Evidence, sized: Callable[[int], bool], holds: Callable[[fl
 
 
 def _large_batch(evidence: Evidence) -> Judged:
-    """The largest batch of a task with several, against the smallest."""
-    by_task: dict[str, dict[int, Trained]] = {}
-    for trained in evidence.all:
+    """The largest batch of a task with several, against the smallest, in trainings of one length."""
+    alike: dict[tuple[str, int], dict[int, Trained]] = {}
+    for trained in _longest_first(evidence):
         if trained.fp32 is not None:
-            by_task.setdefault(trained.name, {})[int(trained.fp32.first.what["batch"])] = trained
-    several = [found for found in by_task.values() if len(found) > 1]
+            found = alike.setdefault((trained.name, _epochs(trained)), {})
+            found[int(trained.fp32.first.what["batch"])] = trained
+    several = [found for found in alike.values() if len(found) > 1]
     if not several:
         return left_open("one task without compression at two sizes of the batch")
     small, large = several[0][min(several[0])], several[0][max(several[0])]
@@ -179,44 +190,54 @@ def _large_batch(evidence: Evidence) -> Judged:
     return judge(gain < -EQUAL, told, why, [*small.files, *large.files])
 
 
-def _adaqs(evidence: Evidence) -> Judged:
+def _compared(evidence: Evidence, other: Callable[[Trained, Line], list[Group]]) -> list[Compared]:
+    """Of each line the longest trainings with Accordion and another way: low compression, Accordion, the other one."""
+    found = []
     for line in LINES:
-        trained = lookup(evidence, line)[0]
-        pair = [triple(trained, line, c) for c in (CONTROLLER, ADAQS)] if trained is not None else [None]
-        if trained is not None and all(pair):
-            low, _, ours = pair[0]  # type: ignore[misc]
-            other = pair[1][2]  # type: ignore[index]
-            if not any(r.record.outcome.get("switches") for r in other.runs):
-                kept = f"{trained.name}: AdaQS stays at its first level, {trained.quality(other)} ({_length(other)})"
-                return left_open("a training in which AdaQS compresses less at some time", kept, trained.files)
-            sent = (_sent(other) or 0.0, _sent(ours) or 0.0)
-            gain = trained.gain(other, low)
-            told = (
-                f"{trained.name}: AdaQS {trained.quality(other)}, {sent[0] / 1e6:.1f} M floats; Accordion "
-                f"{trained.quality(ours)}, {sent[1] / 1e6:.1f} M; low {trained.quality(low)}"
-            )
-            why = "AdaQS should send more than Accordion and still lose accuracy against low compression."
-            return judge(sent[0] > sent[1] and gain < 0, told, why, trained.files)
-    return left_open("AdaQS beside Accordion on one task")
+        for trained in _longest_first(evidence, line):
+            ours, others = triple(trained, line), other(trained, line)
+            if ours is not None and others:
+                found.append((trained, ours[0], ours[2], max(others, key=_time)))
+                break
+    return found
+
+
+def _adaqs(evidence: Evidence) -> Judged:
+    found = _compared(evidence, lambda trained, line: trained.steered(ADAQS))
+    if not found:
+        return left_open("AdaQS beside Accordion on one task")
+    idle = [(t, g) for t, _, _, g in found if not any(r.record.outcome.get("switches") for r in g.runs)]
+    files = [file for trained, *_ in found for file in trained.files]
+    if idle:
+        kept = "; ".join(f"{t.name}: AdaQS stays at its first level, {t.quality(g)} ({_length(g)})" for t, g in idle)
+        return left_open("a training in which AdaQS compresses less at some time", kept, files)
+    told, holds = [], True
+    for trained, low, ours, other in found:
+        sent = (_sent(other) or 0.0, _sent(ours) or 0.0)
+        holds = holds and sent[0] > sent[1] and trained.gain(other, low) < 0
+        told.append(
+            f"{trained.name}: AdaQS {trained.quality(other)}, {sent[0] / 1e6:.1f} M floats; Accordion "
+            f"{trained.quality(ours)}, {sent[1] / 1e6:.1f} M; low {trained.quality(low)} ({_length(other)})"
+        )
+    why = "AdaQS should send more than Accordion and still lose accuracy against low compression, in each."
+    return judge(holds, "; ".join(told), why, files)
 
 
 def _swapped(evidence: Evidence) -> Judged:
     """Accordion with its levels swapped compresses much in critical regimes, and little elsewhere."""
-    for line in LINES:
-        trained, found = lookup(evidence, line)
-        groups = [] if trained is None else trained.steered(CONTROLLER)
-        swapped = [g for g in groups if _between(g, line.high, line.low)]
-        if trained is not None and found is not None and swapped:
-            low, _, ours = found
-            other = max(swapped, key=_time)
-            told = (
-                f"{trained.name}: {trained.quality(other)} with the levels swapped, {trained.quality(ours)} as it "
-                f"should be, {trained.quality(low)} at low compression"
-            )
-            why = f"A loss of more than {EQUAL:g} points, and a larger one than Accordion's, was wanted."
-            holds = trained.gain(other, low) < -EQUAL and trained.gain(other, ours) < 0
-            return judge(holds, told, why, trained.files)
-    return left_open("Accordion with its levels swapped, beside Accordion")
+    found = _compared(
+        evidence, lambda trained, line: [g for g in trained.steered(CONTROLLER) if _between(g, line.high, line.low)]
+    )
+    if not found:
+        return left_open("Accordion with its levels swapped, beside Accordion")
+    told = "; ".join(
+        f"{t.name}: {t.quality(other)} with the levels swapped, {t.quality(ours)} as it should be, {t.quality(low)} at "
+        f"low compression ({_length(other)})"
+        for t, low, ours, other in found
+    )
+    holds = all(t.gain(other, low) < -EQUAL and t.gain(other, ours) < 0 for t, low, ours, other in found)
+    why = f"A loss of more than {EQUAL:g} points, and a larger one than Accordion's, was wanted in each."
+    return judge(holds, told, why, [file for trained, *_ in found for file in trained.files])
 
 
 def _finding(id: str, where: str, says: str, rule: str, check: Check) -> Finding:
