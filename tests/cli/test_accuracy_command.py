@@ -126,8 +126,8 @@ def test_some_runs_of_a_study(capsys, monkeypatch):
     monkeypatch.setattr("gradwire.bench.accuracy.Study.run", lambda study, *rest: seen.extend(study.plans) or [])
     run(capsys, "--study", "accordion", "--study", "recommendation", "--controller", "adaqs", "--codec", "fp16")
     assert [(p.task, p.codec, p.recipe.epochs) for p in seen] == [
-        ("vgg19bn-cifar10", None, 30),
-        ("resnet18-cifar10", None, 30),
+        ("vgg19bn-cifar10", None, 60),
+        ("resnet18-cifar10", None, 60),
         ("ncf-ml1m", "fp16", 8),
     ]
 

@@ -15,19 +15,19 @@ from gradwire.reproduce.finding import OPEN, Evidence, Finding, Judged, Trained,
 CONTROLLER, BATCH, ADAQS = "accordion", "accordion_batch", "adaqs"
 HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096
 Check = Callable[[Evidence], Judged]
-Compared = tuple[Trained, Group, Group, Group]
+Compared = tuple[Trained, Group, Group, Group]  # low compression, Accordion, another way
 
 
-def triple(trained: Trained, line: Line, controller: str = CONTROLLER) -> tuple[Group, Group | None, Group] | None:
-    """Low, high, and the latest under the controller; None where low or the controller is missing."""
+def _triple(trained: Trained, line: Line) -> tuple[Group, Group | None, Group] | None:
+    """Low, high, and the latest under Accordion; None where low or Accordion is missing."""
     low, high = trained.find(line.low), trained.find(line.high)
-    steered = [g for g in trained.steered(controller) if _between(g, line.low, line.high)]
+    steered = [g for g in trained.steered(CONTROLLER) if _between(g, line.low, line.high)]
     return (low, high, max(steered, key=_time)) if low is not None and steered else None
 
 
 def lookup(evidence: Evidence, line: Line) -> tuple[Trained | None, tuple[Group, Group | None, Group] | None]:
     """The longest trainings of the line's task that have its three settings, or at least two of them."""
-    there = [(t, triple(t, line)) for t in _longest_first(evidence, line)]
+    there = [(t, _triple(t, line)) for t in _longest_first(evidence, line)]
     order = sorted(there, key=lambda pair: (pair[1] is None, pair[1] is not None and pair[1][1] is None))
     return order[0] if order else (None, None)
 
@@ -191,11 +191,11 @@ def _large_batch(evidence: Evidence) -> Judged:
 
 
 def _compared(evidence: Evidence, other: Callable[[Trained, Line], list[Group]]) -> list[Compared]:
-    """Of each line the longest trainings with Accordion and another way: low compression, Accordion, the other one."""
+    """Of each line the longest trainings with Accordion and another way."""
     found = []
     for line in LINES:
         for trained in _longest_first(evidence, line):
-            ours, others = triple(trained, line), other(trained, line)
+            ours, others = _triple(trained, line), other(trained, line)
             if ours is not None and others:
                 found.append((trained, ours[0], ours[2], max(others, key=_time)))
                 break
