@@ -396,7 +396,10 @@ def test_the_longest_schedule_counts():
         assert {verdict(f"A-vgg19bn-cifar10-{what}", order) for what in ("accuracy", "high")} == {CONFIRMED}
         assert "(60 epochs of 300" in judged("A-vgg19bn-cifar10-accuracy", order).measured
         critical = judged("A-critical", order)  # no longer one has its levels swapped
-        assert (critical.verdict, "85.00 % as it should be" in critical.measured) == (CONFIRMED, True)
+        assert (critical.verdict, "85.00 % and 3000.0 M floats as it should be" in critical.measured) == (
+            CONFIRMED,
+            True,
+        )
         assert critical.measured.endswith("(3 epochs of 300)")
 
 
@@ -439,6 +442,7 @@ def test_accordion_for_the_batch():
     longer = [ending("none", 94.0, epochs=60, **vgg), grown(92.0, 8, epochs=60)]
     for order in ([*both, *longer], [*longer, *both]):
         assert verdict("A-batch", order) == CONTRADICTED  # the longest counts
+    assert verdict("A-batch", [*both, longer[1]]) == CONFIRMED  # of those with a small batch beside them
 
 
 def test_large_batches():

@@ -79,7 +79,7 @@ def language(base: Plan) -> list[Plan]:
 def _interval(plan: Plan) -> int:
     """Epochs between Accordion's comparisons: a thirtieth of the schedule, as published, and at least five.
 
-    The first critical regime lasts as many epochs in a short schedule as in a long one: shorter windows miss its end.
+    With windows of one or two it left low compression after a few epochs and ended far below it (docs/adaptive.md).
     """
     return max(5, plan.recipe.epochs // 30)
 

@@ -149,13 +149,16 @@ def _huge_batch(evidence: Evidence) -> Judged:
 
 def _grown(evidence: Evidence, sized: Callable[[int], bool], holds: Callable[[float], bool], wanted: str) -> Judged:
     """A training whose batch Accordion chooses, up to a size that is asked for, against the small batch throughout."""
-    found = [(t, g) for t in evidence.all for g in t.steered(BATCH) if sized(_largest(g))]
+    found = [
+        (trained, plain, group)
+        for trained in evidence.all
+        if (plain := trained.fp32 or trained.fp16) is not None
+        for group in trained.steered(BATCH)
+        if sized(_largest(group))
+    ]
     if not found:
-        return left_open("a training whose batch Accordion chooses, up to this size")
-    trained, steered = max(found, key=lambda pair: (_epochs(pair[0]), _time(pair[1])))
-    plain = trained.fp32 or trained.fp16
-    if plain is None:
-        return left_open(f"{trained.name} with the small batch throughout", files=trained.files)
+        return left_open("a training whose batch Accordion chooses, up to this size, beside the small one throughout")
+    trained, plain, steered = max(found, key=lambda each: (_epochs(each[0]), _time(each[2])))
     gain = trained.gain(steered, plain)
     ends = ", ".join(f"{r.record.outcome['final']:.2f}" for r in steered.runs)  # the best may be of small batches alone
     told = (
@@ -202,6 +205,11 @@ def _compared(evidence: Evidence, other: Callable[[Trained, Line], list[Group]])
     return found
 
 
+def _told(trained: Trained, group: Group) -> str:
+    sent = _sent(group)
+    return trained.quality(group) + ("" if sent is None else f" and {sent / 1e6:.1f} M floats")
+
+
 def _adaqs(evidence: Evidence) -> Judged:
     found = _compared(evidence, lambda trained, line: trained.steered(ADAQS))
     if not found:
@@ -211,16 +219,16 @@ def _adaqs(evidence: Evidence) -> Judged:
     if idle:
         kept = "; ".join(f"{t.name}: AdaQS stays at its first level, {t.quality(g)} ({_length(g)})" for t, g in idle)
         return left_open("a training in which AdaQS compresses less at some time", kept, files)
-    told, holds = [], True
-    for trained, low, ours, other in found:
-        sent = (_sent(other) or 0.0, _sent(ours) or 0.0)
-        holds = holds and sent[0] > sent[1] and trained.gain(other, low) < 0
-        told.append(
-            f"{trained.name}: AdaQS {trained.quality(other)}, {sent[0] / 1e6:.1f} M floats; Accordion "
-            f"{trained.quality(ours)}, {sent[1] / 1e6:.1f} M; low {trained.quality(low)} ({_length(other)})"
-        )
+    told = "; ".join(
+        f"{t.name}: {_told(t, other)} with AdaQS, {_told(t, ours)} with Accordion, {_told(t, low)} at low compression "
+        f"({_length(other)})"
+        for t, low, ours, other in found
+    )
+    holds = all(
+        (_sent(other) or 0.0) > (_sent(ours) or 0.0) and t.gain(other, low) < 0 for t, low, ours, other in found
+    )
     why = "AdaQS should send more than Accordion and still lose accuracy against low compression, in each."
-    return judge(holds, "; ".join(told), why, files)
+    return judge(holds, told, why, files)
 
 
 def _swapped(evidence: Evidence) -> Judged:
@@ -231,7 +239,7 @@ def _swapped(evidence: Evidence) -> Judged:
     if not found:
         return left_open("Accordion with its levels swapped, beside Accordion")
     told = "; ".join(
-        f"{t.name}: {t.quality(other)} with the levels swapped, {t.quality(ours)} as it should be, {t.quality(low)} at "
+        f"{t.name}: {_told(t, other)} with the levels swapped, {_told(t, ours)} as it should be, {_told(t, low)} at "
         f"low compression ({_length(other)})"
         for t, low, ours, other in found
     )

@@ -46,7 +46,7 @@ def _comparable(evidence: Evidence) -> Judged:
     near = total = 0
     files: list[str] = []
     for trained in evidence.tasks.values():
-        if trained.baseline is not None:
+        if trained.baseline is not None and trained.codecs:
             near += sum(trained.close(g, trained.baseline) for g in trained.codecs)
             total += len(trained.codecs)
             files += trained.files
