@@ -18,7 +18,7 @@ from gradwire.core.errors import GradwireError
 from gradwire.core.records import Record, load
 from gradwire.core.registry import to_spec
 from gradwire.perf import model as perf
-from gradwire.perf.buckets import buckets
+from gradwire.perf.simulated_buckets import buckets
 from gradwire.perf.clock import Modelled
 from gradwire.perf.spec import short
 from gradwire.perf.tta import Utility, slack, utility

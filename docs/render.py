@@ -43,7 +43,7 @@ ASKED: dict[str, Any] = {"model": "resnet50", "batch": 64, "gpus": 64, "gpus_per
 GENERATED = "<!-- written by docs/render.py; run `make docs` after a change -->\n"
 UNUSUAL = {
     "fixed_size": "size depends on the data",
-    "averages": "votes",
+    "is_mean": "votes",
     "odd": "not odd",
     "homogeneous": "absolute bounds",
 }

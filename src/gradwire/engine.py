@@ -40,7 +40,7 @@ from gradwire.core.layout import Layout, Segment, Split
 from gradwire.core.random import Random
 from gradwire.core.registry import to_spec
 from gradwire.core.state import Store, Transaction
-from gradwire.kernels.finite import zero_or_nan
+from gradwire.kernels.finite import nonfinite_flag
 from gradwire.memory.base import ERROR, Memory, memories
 from gradwire.share import Level, Share, default_memory, joined, merged
 
@@ -95,7 +95,7 @@ class Engine:
         self.per_node = 1 if self._node is None else len(self._node.ranks)
         self.place, self.peers = self._across.ranks.index(rank), len(self._across.ranks)
         self._own(Ownership(self.per_node))
-        self.track_unused = track_unused and self.memory.keeps
+        self.track_unused = track_unused and self.memory.has_state
         self.nmse_every = nmse_every
         self.step = 0
         self._skipped = torch.zeros((), dtype=torch.int64)
@@ -142,7 +142,7 @@ class Engine:
             out, squares = yield from self._reduce_by_node(x, unit, flags)
         if squares is not None:
             self._squares = self._squares.to(squares.device) + squares
-        self._finite.append(zero_or_nan(out) == 0)
+        self._finite.append(nonfinite_flag(out) == 0)
         return out
 
     def _reduce_by_node(
@@ -207,8 +207,8 @@ class Engine:
             gradient=gradient,
             observed=self._observed,
             rescale=self.gradient_scale / self._kept_scale,
-            wants_own=self.memory.keeps,
-            owner_memory=self.memory.keeps and codec is not None and codec.traits.averages,
+            wants_own=self.memory.has_state,
+            owner_memory=self.memory.has_state and codec is not None and codec.traits.is_mean,
         )
 
     def picked(self, layout: Layout) -> Layout:
@@ -341,7 +341,7 @@ class Engine:
         The mean of this over the workers is what separates the results so far from the sum of mean gradients. What is
         owed for a node, which one of its ranks keeps, has the weight of all of them.
         """
-        if not self.memory.keeps:
+        if not self.memory.has_state:
             return None
         owed = torch.zeros(Segment(name, tuple(shape)).numel)
         for kind, weight in ((ERROR, self.per_node), (OWNER_ERROR, self.workers)):

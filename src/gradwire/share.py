@@ -40,7 +40,7 @@ class Level:
     @property
     def shows(self) -> bool:
         """Whether a bad element is visible in the result without our help."""
-        return self.codec.traits.shows or self.codec.traits.elementwise
+        return self.codec.traits.propagates_nonfinite or self.codec.traits.elementwise
 
 
 @dataclass(frozen=True)

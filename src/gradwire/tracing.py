@@ -119,8 +119,8 @@ def _run(
 
     def trace_rank(rank: int) -> list[TracedExchange]:
         engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, rank=rank, workers=workers)
-        first = 0 if engine.memory.keeps else steps - 1  # without a memory no step knows of those before it
-        engine.step = codec.settled + first
+        first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
+        engine.step = codec.steady_from_step + first
         exchanges: list[TracedExchange] = []
         with torch.no_grad():
             for step in range(first, steps):

@@ -29,7 +29,7 @@ from gradwire.core.baselines import DDP
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import to_spec
-from gradwire.perf.buckets import buckets
+from gradwire.perf.simulated_buckets import buckets
 from gradwire.perf.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces
 from gradwire.tracing import Trace, trace
 

@@ -34,7 +34,7 @@ def test_every_codec_is_measured_in_three_phases():
         if gradwire.codec(m.codec).traits.fixed_size:
             shape = (SIZE // 1024, 1024)
             options = {"workers": plan.workers, "compress": "all"}
-            settled = gradwire.codec(m.codec).settled == 0
+            settled = gradwire.codec(m.codec).steady_from_step == 0
             assert not settled or m.payload_bytes == traced(m.codec, [("matrix", shape)], **options).payload_bytes
 
 

@@ -14,7 +14,7 @@ KEYS = {
 }  # fmt: skip
 TRAITS = {
     "combine", "memory", "unbiased", "omega", "delta", "fixed_size", "stochastic", "lossless", "sparse", "shards",
-    "averages",
+    "is_mean",
 }  # fmt: skip
 
 

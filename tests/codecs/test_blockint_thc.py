@@ -11,7 +11,7 @@ from cases import cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.quantization._ranges import agree
-from gradwire.core.codec import recode
+from gradwire.core.codec import reduce_and_encode
 from gradwire.core.exchange import Max, Payload
 from gradwire.kernels.bitpack import unpack
 from gradwire.tracing import trace
@@ -352,8 +352,8 @@ def test_owner_does_in_one_pass_what_it_would_do_step_by_step(spec, remember):
     codec, here, down = gradwire.codec(spec), rng().at(640), rng().fold("down").at(640)
     parts = [codec.encode(normal(1, 640, seed=w), replace(here, rank=w)).data for w in range(4)]
     received, kept = Payload(torch.cat(parts)), 0.1 * normal(1, 640, seed=9) if remember else None
-    result, lost = codec.recode(received, 640, here, down, kept, remember)
-    expected, rest = recode(codec, codec, received, 640, here, down, kept, remember)
+    result, lost = codec.reduce_and_encode(received, 640, here, down, kept, remember)
+    expected, rest = reduce_and_encode(codec, codec, received, 640, here, down, kept, remember)
     assert result.data.equal(expected.data)
     assert lost.equal(rest) if remember else lost is rest is None
 

@@ -82,7 +82,7 @@ def test_finite_stays_finite(codec, kind):
 @each_strategy
 def test_zero_comes_out_as_zero(codec, strategy):
     out = cluster(codec, strategy=strategy).reduce({"w": [torch.zeros(40, 10)] * 3})["w"]
-    if codec.traits.averages:
+    if codec.traits.is_mean:
         assert (out == 0).all()
     else:
         assert (out.abs() == 1).all()
@@ -175,7 +175,7 @@ def test_traced_bytes_are_the_bytes_that_leave(codec, strategy, workers):
     grads = gradients(workers)
     c = cluster(codec, workers, strategy=strategy)
     for engine in c.engines:
-        engine.step = codec.settled
+        engine.step = codec.steady_from_step
     c.reduce(grads)
     shapes = [(n, ts[0].shape) for n, ts in grads.items()]
     traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
@@ -281,7 +281,7 @@ def test_elements_do_not_depend_on_each_other_if_it_says_so(codec):
 @each_codec
 def test_a_bad_element_shows_wherever_it_is_if_it_says_so(codec):
     """Only then may the engine leave the rest of the unit as it is."""
-    if not codec.traits.shows:
+    if not codec.traits.propagates_nonfinite:
         return
     for place in range(0, 500, 25):
         x = normal(500, seed=place)
@@ -323,14 +323,14 @@ def test_result_scales_with_the_gradient_if_it_says_so(codec, strategy):
     grads = gradients(3, scale=1.0)
     a, b = (cluster(codec, strategy=strategy).reduce(g) for g in (grads, gradients(3, scale=0.25)))
     for name in grads:
-        factor = 0.25 if codec.traits.averages else 1.0
+        factor = 0.25 if codec.traits.is_mean else 1.0
         torch.testing.assert_close(b[name], factor * a[name], rtol=1e-3, atol=1e-6)
 
 
 @each_strategy
 def test_workers_with_the_same_gradient_get_what_one_alone_would(codec, strategy):
     """Catches sums that should be means."""
-    if codec.traits.stochastic or strategy == "scatter_reduce_gather" or not codec.traits.averages:
+    if codec.traits.stochastic or strategy == "scatter_reduce_gather" or not codec.traits.is_mean:
         return
     x = normal(40, 30)
     alone = cluster(codec, 1, strategy=strategy).reduce({"w": [x]})["w"]
@@ -343,7 +343,7 @@ def test_workers_with_the_same_gradient_get_what_one_alone_would(codec, strategy
 def test_the_average_over_many_steps_is_the_mean(codec, strategy):
     """Without memory. (With one, this follows from what is owed: it is exact and does not grow.)"""
     traits = codec.traits
-    if not traits.averages or not (traits.unbiased or (traits.elementwise and traits.memory == "none")):
+    if not traits.is_mean or not (traits.unbiased or (traits.elementwise and traits.memory == "none")):
         return
     grads = {"w": [normal(40, 30, seed=w) + 1 for w in range(3)]}
     c, steps = cluster(codec, memory="none", strategy=strategy), 40

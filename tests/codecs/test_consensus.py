@@ -7,7 +7,7 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.sparsification._support import support_bytes
+from gradwire.codecs.sparsification._sparse_payload import support_bytes
 from gradwire.kernels import sketch
 from gradwire.memory.momentum_correction import MOMENTUM
 from gradwire.tracing import trace

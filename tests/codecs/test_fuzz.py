@@ -105,9 +105,9 @@ def test_whatever_comes(name, data):
             assert (result[key].shape, result[key].dtype) == (tensors[0].shape, tensors[0].dtype)
             assert all(o.nan_to_num(1.7).equal(outs[0].nan_to_num(1.7)) for o in outs[1:]), "the replicas differ"
             assert result[key].isfinite().all() or largest(grads) > HALF
-            if codec.traits.averages and not any(t.count_nonzero() for ts in grads.values() for t in ts):
+            if codec.traits.is_mean and not any(t.count_nonzero() for ts in grads.values() for t in ts):
                 assert not result[key].any()
-    if codec.traits.fixed_size and codec.settled == 0:
+    if codec.traits.fixed_size and codec.steady_from_step == 0:
         shapes = [(k, t[0].shape) for k, t in grads.items()]
         traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
         assert traced.sent_bytes == cluster.sent_bytes or grads["p0"][0].dtype != torch.float32

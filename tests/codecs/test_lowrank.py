@@ -93,7 +93,7 @@ def test_powersgd_a_cold_start_is_shared_and_nothing_is_kept():
 @pytest.mark.parametrize("name", ["powersgd", "gradzip"])
 def test_the_first_steps_send_everything(name):
     codec = gradwire.codec(f"{name}(rank=2, start=3)")
-    assert codec.settled == 3
+    assert codec.steady_from_step == 3
     c, exact = cluster(codec, 2), []
     for step in range(5):
         grads = {"w": [normal(20, 30, seed=10 * step + w) for w in range(2)], "b": [normal(7), normal(7)]}

@@ -9,7 +9,7 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.sparsification._support import CODINGS, kept
+from gradwire.codecs.sparsification._sparse_payload import CODINGS, kept
 from gradwire.collectives.choose import possible
 from gradwire.core.random import Random
 from gradwire.kernels.indices import index_bytes
@@ -382,7 +382,7 @@ def test_dgc_warm_up_falls_in_four_equal_stages():
         *[0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.00390625, 0.00390625],
         *[0.001, 0.001],
     ]
-    assert codec.settled == 8
+    assert codec.steady_from_step == 8
     assert gradwire.codec("dgc").share(0) == 0.001
     assert gradwire.codec("dgc(ratio=0.05, warmup=4)").share(2) == 0.05  # never below the ratio
     shares = [gradwire.codec("dgc(warmup=3)").share(s) for s in range(4)]

@@ -210,7 +210,8 @@ def test_a_bad_element_is_seen_by_all_and_remembered_by_none(name):
 
 
 @pytest.mark.parametrize(
-    "codec", [c for n in codecs.names() for c in map(gradwire.codec, [n, *codecs.cls(n).variants]) if c.traits.flat]
+    "codec",
+    [c for n in codecs.names() for c in map(gradwire.codec, [n, *codecs.cls(n).variants]) if c.traits.ignores_shapes],
 )
 def test_codecs_that_claim_to_see_one_flat_vector_ignore_shapes(codec):
     """So that their units may be cut anywhere."""
@@ -581,5 +582,5 @@ def test_teams_that_miss_somebody_are_told():
 def test_multi_round_codecs_have_said_whether_they_are_flat():
     """A reminder: those that are not are cut between tensors."""
     rounds = {n for n in codecs.names() if gradwire.codec(n).traits.combine is Combine.ROUNDS}
-    flat = {n for n in rounds if gradwire.codec(n).traits.flat}
+    flat = {n for n in rounds if gradwire.codec(n).traits.ignores_shapes}
     assert rounds - flat == {"atomo", "gradiveq", "gradzip", "powersgd", "variance"}

@@ -23,7 +23,7 @@ def sample() -> list[str]:
     found = {}
     for codec in map(codecs.build, codecs.names()):
         traits = codec.traits
-        found[codec.family, traits.combine, traits.fixed_size, traits.averages] = codec.name
+        found[codec.family, traits.combine, traits.fixed_size, traits.is_mean] = codec.name
     return sorted(found.values())
 
 

@@ -639,7 +639,7 @@ def test_gradients_of_zeros_give_zeros_or_votes(pool: Pool, codec: str) -> None:
     for result in pool.run(3, reduce_zeros, codec):
         for gradient in result.values():
             assert gradient.isfinite().all()
-            assert not codecs.build(codec).traits.averages or not gradient.any()
+            assert not codecs.build(codec).traits.is_mean or not gradient.any()
 
 
 def reduce_zeros(rank: int, codec: str) -> dict[str, Tensor]:

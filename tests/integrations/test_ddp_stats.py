@@ -38,7 +38,7 @@ def test_sent_bytes_are_those_of_the_tracer_and_of_virtual_workers(pool: Pool, c
         payload += cluster.payload_bytes
     assert (stats["sent_bytes"], stats["payload_bytes"]) == (sent, payload)
     assert stats["sent_bytes_per_step"] == sent / STEPS
-    if not codecs.build(codec).traits.fixed_size or codecs.build(codec).settled:
+    if not codecs.build(codec).traits.fixed_size or codecs.build(codec).steady_from_step:
         return
     traced = [trace(codec, [(n, SHAPES[n]) for n in unit], workers=4) for step in units for unit in step]
     assert (stats["sent_bytes"], stats["payload_bytes"]) == (
@@ -50,7 +50,7 @@ def test_sent_bytes_are_those_of_the_tracer_and_of_virtual_workers(pool: Pool, c
 def always_smaller(codec: Codec) -> bool:
     """Not an oracle, not one whose absolute bound lets everything through, not before it has settled."""
     traits = codec.traits
-    return not (traits.lossless or traits.oracle or codec.settled) and traits.homogeneous
+    return not (traits.lossless or traits.oracle or codec.steady_from_step) and traits.homogeneous
 
 
 SMALLER = [name for name in sample() if always_smaller(codecs.build(name))]

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from gradwire.core.random import Stream
 from gradwire.kernels import blockwise
 from gradwire.kernels.bitpack import unpack
-from gradwire.kernels.grid import code_width, cpu, decode, decode_sum, encode, encode_own, recode, reference, usable
+from gradwire.kernels.grid import (
+    code_width,
+    cpu,
+    decode,
+    decode_sum,
+    encode,
+    encode_own,
+    reduce_and_encode,
+    reference,
+    usable,
+)
 
 RANGES = [(0, 1), (1, 1), (3, 3), (7, 7), (8, 7), (15, 16), (127, 127), (0, 255), (300, 300), (32767, 32767)]
 SHAPES = [(1, 0, 4), (1, 1, 4), (2, 9, 4), (3, 1000, 7), (2, 9000, 512), (1, 20_001, 2048), (2, 8200, 100_000)]
@@ -34,7 +44,9 @@ def check(x, block, low, high, noise):
     assert same(cpu.decode_sum(*args), reference.decode_sum(*args))
     for carry in (None, x[:1].clone()):
         for keep in (False, True):
-            assert same(cpu.recode(*args, carry, noise, keep), reference.recode(*args, carry, noise, keep))
+            assert same(
+                cpu.reduce_and_encode(*args, carry, noise, keep), reference.reduce_and_encode(*args, carry, noise, keep)
+            )
 
 
 def test_nearest_by_hand():
@@ -50,11 +62,11 @@ def test_recoded_by_hand():
     step = torch.tensor([[0.5, 1.0], [1.5, 1.0]])
     data = torch.cat([encode(torch.tensor([x]), torch.ones(1, 2), 2, 7, 7, None) for x in ([2.0, 4, 1], [2.0, -4, 5])])
     assert decode_sum(data, step, 2, 7, 7, 3).tolist() == [[4, -4, 6]]
-    codes, scales, lost = recode(data, step, 2, 7, 7, 3, torch.tensor([[0.0, -1.0, 4.0]]), keep_lost=True)
+    codes, scales, lost = reduce_and_encode(data, step, 2, 7, 7, 3, torch.tensor([[0.0, -1.0, 4.0]]), keep_lost=True)
     assert scales.tolist() == [[3, 7]]  # of the mean and what was carried: 2, −3 and 7
     assert unpack(codes, 4, 3).tolist() == [[7 + 5, 0, 14]]  # 2·7/3 = 4.67
     assert torch.allclose(lost, torch.tensor([[2 - 5 * 3 / 7, 0, 0]]), atol=1e-6)
-    assert recode(data, step, 2, 7, 7, 3)[2] is None
+    assert reduce_and_encode(data, step, 2, 7, 7, 3)[2] is None
 
 
 def test_stochastic_rounding_is_unbiased():
@@ -117,7 +129,10 @@ def test_strides(levels):
     for d in scattered(codes):
         args = step, 512, levels, levels, 9003
         assert same(cpu.decode(d, *args), reference.decode(codes, *args))
-        assert same(cpu.recode(d, *args, None, None, True), reference.recode(codes, *args, None, None, True))
+        assert same(
+            cpu.reduce_and_encode(d, *args, None, None, True),
+            reference.reduce_and_encode(codes, *args, None, None, True),
+        )
 
 
 @pytest.mark.parametrize("noise", STREAMS, ids=str)

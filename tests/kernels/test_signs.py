@@ -16,7 +16,7 @@ from gradwire.kernels.signs import (
     encode,
     encode_or_toss,
     encode_scaled,
-    recode,
+    reduce_and_encode,
     reference,
     tosses,
     vote,
@@ -45,7 +45,7 @@ def check(x, block):
         assert same(cpu.encode_scaled(x, block, keep), reference.encode_scaled(x, block, keep))
         for carry in (None, x[:1].clone()):
             args = bits, minus, plus, block, numel, carry, keep
-            assert same(cpu.recode(*args), reference.recode(*args))
+            assert same(cpu.reduce_and_encode(*args), reference.reduce_and_encode(*args))
 
 
 def test_by_hand():
@@ -79,7 +79,7 @@ def test_scaled_by_hand():
 def test_recoded_by_hand():
     bits, scale = encode(torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])), torch.tensor([[2.0], [4.0]])
     assert decode_sum(bits, -scale, scale, 3, 3).tolist() == [[6, 2, -2]]
-    again, scales, lost = recode(bits, -scale, scale, 3, 3, torch.tensor([[0.0, -3.0, 0.0]]), keep_lost=True)
+    again, scales, lost = reduce_and_encode(bits, -scale, scale, 3, 3, torch.tensor([[0.0, -3.0, 0.0]]), keep_lost=True)
     assert scales.tolist() == [[2]]  # of the mean and what was carried, 3, −2, −1
     assert again.tolist() == [[0b001]]
     assert lost.tolist() == [[1, 0, 1]]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire import models
-from gradwire.perf.buckets import CAP_BYTES, FIRST_BYTES, buckets
+from gradwire.perf.simulated_buckets import CAP_BYTES, FIRST_BYTES, buckets
 from gradwire.perf.workload import shipped
 
 

@@ -216,7 +216,7 @@ class _Run:
 
 def _rate(label: str) -> float:
     """The peak learning rate of a configuration."""
-    return RATE if label == PLAIN or codecs.build(label).traits.averages else VOTE_RATE
+    return RATE if label == PLAIN or codecs.build(label).traits.is_mean else VOTE_RATE
 
 
 def schedule(step: int, steps: int) -> float:

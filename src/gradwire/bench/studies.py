@@ -30,7 +30,7 @@ def adjusted(plan: Plan) -> Plan:
     if plan.codec is None or plan.recipe.optimizer != "sgd":
         return plan
     codec = codecs.build(plan.codec)
-    if not codec.traits.averages:
+    if not codec.traits.is_mean:
         return replace(plan, momentum=0.0, learning_rate=VOTE_RATE)
     return replace(plan, momentum=0.0) if _has_momentum(codec) and plan.memory == "default" else plan
 

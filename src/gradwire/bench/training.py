@@ -316,7 +316,7 @@ class Training(ABC):
             rounds=self._total,
             epochs=epoch,
             quality=self._quality(),
-            nmse=finite(self.engine.nmse(forget=True)) if self.engine.codec.traits.averages else None,
+            nmse=finite(self.engine.nmse(forget=True)) if self.engine.codec.traits.is_mean else None,
             levels=None if steering is None else dict(Counter(steering.levels.values())),
             learning_rates=rate_now,
             batch_sizes=self.plan.workers * self.recipe.batch * factor,

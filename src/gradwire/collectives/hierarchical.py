@@ -145,7 +145,7 @@ class Ownership:
 
 def looks_at_tensors(codec: Codec) -> bool:
     """Whether the codec may treat tensors by their shapes, so that units must be cut between tensors."""
-    return codec.traits.combine is Combine.ROUNDS and not codec.traits.flat
+    return codec.traits.combine is Combine.ROUNDS and not codec.traits.ignores_shapes
 
 
 def _parts(segment: Segment, order: Sequence[int], by_tensor: bool) -> Parts:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, codecs, encode, recode, strategies
+from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, codecs, encode, reduce_and_encode, strategies
 from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Scatter, once
 from gradwire.core.layout import Layout
@@ -57,7 +57,7 @@ class ScatterReduceGather(Carrier):
         kept = ctx.state.flat(OWNER_ERROR, held) if remember else None
         if kept is not None:
             kept = ctx.rescale * _padded(kept, shard)[None]
-        owner = codec.recode if self._down is None else partial(recode, codec, self._down)
+        owner = codec.reduce_and_encode if self._down is None else partial(reduce_and_encode, codec, self._down)
         result, lost = owner(received, shard, ctx.rng.at(low), rng.at(low), kept, remember)
         if lost is not None:
             ctx.state.put_flat(OWNER_ERROR, held, lost[0, : held.numel])

@@ -14,7 +14,7 @@ A codec is a frozen dataclass whose fields are its hyper-parameters. It keeps no
 a step goes through ``ctx.state``, keyed by parameter name. It draws random numbers only from ``ctx.rng``.
 It never talks to the network. An all-NaN input must come out as NaN on every worker: the engine turns one
 non-finite element into an all-NaN unit, so that loss scalers see it whatever was selected; unless the codec is
-elementwise, or claims that it `shows` such an element anyhow.
+elementwise, or claims `propagates_nonfinite`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Traits:
     stochastic: bool = False  # draws private random numbers
     lossless: bool = False  # hands the gradient on as it is, in its own dtype
     elementwise: bool = False  # what comes out for an element depends on that element alone
-    shows: bool = False  # an element that is not finite always makes something not finite, by a scale, say
+    propagates_nonfinite: bool = False  # a non-finite input always gives a non-finite output
     sparse: bool = False  # sends some elements as they are and nothing of the others
     shards: bool = True  # a shard of the gradient can be encoded by itself
-    flat: bool = False  # of ROUNDS: takes the unit as one vector, whatever tensors are in it, as one-shot codecs must
-    averages: bool = True  # the result estimates the mean; False for a vote, which keeps signs only
+    ignores_shapes: bool = False  # of ROUNDS: takes the unit as one vector, whatever tensors are in it
+    is_mean: bool = True  # the result estimates the mean; False for a vote, which keeps signs only
     odd: bool = True  # C(-x) = -C(x) for the same random numbers
     homogeneous: bool = True  # C(s x) = s C(x) for s > 0; False where a bound is an absolute number
     oracle: bool = False  # knows what no practical method can know: for comparison only
@@ -133,7 +133,7 @@ class Codec(ABC):
         return 8
 
     @property
-    def settled(self) -> int:
+    def steady_from_step(self) -> int:
         """The first step from which on all steps send alike: after a warm-up, say. Sizes are traced there."""
         return 0
 
@@ -158,7 +158,7 @@ class Codec(ABC):
         """The combined value, shape (1, numel), of the rows that the workers encoded."""
         return self.decode(payload, numel, rng).mean(0, keepdim=True)
 
-    def recode(
+    def reduce_and_encode(
         self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
     ) -> tuple[Payload, Tensor | None]:
         """What the owner of a shard does: combine the workers' rows, add what it `kept`, encode that with `down`.
@@ -166,7 +166,7 @@ class Codec(ABC):
         Returns the encoded mean and, if it is to be remembered, what encoding lost of it, both of one row. Override
         where one pass over memory does it all.
         """
-        return recode(self, self, payload, numel, rng, down, kept, remember)
+        return reduce_and_encode(self, self, payload, numel, rng, down, kept, remember)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         """Reduce the flat float32 gradient `x` over the workers; returns (mean, own share)."""
@@ -189,7 +189,7 @@ def encode(codec: Codec, x: Tensor, ctx: Context) -> tuple[Payload, Tensor | Non
     return codec.encode_own(x, ctx.rng) if ctx.wants_own else (codec.encode(x, ctx.rng), None)
 
 
-def recode(
+def reduce_and_encode(
     up: Codec,
     down: Codec,
     payload: Payload,
@@ -199,7 +199,7 @@ def recode(
     kept: Tensor | None,
     remember: bool,
 ) -> tuple[Payload, Tensor | None]:
-    """`Codec.recode` step by step, with a codec for each way."""
+    """`Codec.reduce_and_encode` step by step, with a codec for each way."""
     mean = up.combine(payload, numel, rng)
     if kept is not None:
         mean = mean + kept

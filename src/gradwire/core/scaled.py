@@ -35,8 +35,8 @@ class Scaled(Codec):
         return self.codec.alignment
 
     @property
-    def settled(self) -> int:
-        return self.codec.settled
+    def steady_from_step(self) -> int:
+        return self.codec.steady_from_step
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return self.codec.encode(x, rng)

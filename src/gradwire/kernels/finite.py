@@ -11,7 +11,7 @@ from gradwire.kernels.backend import compiled
 BLOCK = 1 << 15
 
 
-def zero_or_nan(x: Tensor) -> Tensor:
+def nonfinite_flag(x: Tensor) -> Tensor:
     """0 where `x` is finite throughout, NaN otherwise: add it to make one bad element visible everywhere."""
     if not x.numel():
         return x.new_zeros(())
@@ -22,5 +22,5 @@ def zero_or_nan(x: Tensor) -> Tensor:
 
 def poisoned(x: Tensor) -> Tensor:
     """`x`, or all NaN if one element is not finite. On an accelerator the host does not wait to know which."""
-    bad = zero_or_nan(x)
+    bad = nonfinite_flag(x)
     return x if x.device.type == "cpu" and not bool(bad.isnan()) else x + bad

@@ -19,7 +19,7 @@ class Memory(ABC):
     """A wrapper round any codec that fits; its fields are its parameters."""
 
     name: ClassVar[str]
-    keeps: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute its own share
+    has_state: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute its own share
     by_learning_rate: ClassVar[bool] = False
 
     def fit(self, codec: Codec) -> Codec:

@@ -17,7 +17,7 @@ class NoMemory(Memory):
     """Keeps nothing."""
 
     name: ClassVar[str] = "none"
-    keeps: ClassVar[bool] = False
+    has_state: ClassVar[bool] = False
 
     def compensate(self, x: Tensor, ctx: Context) -> Tensor:
         return x

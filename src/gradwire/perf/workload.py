@@ -19,7 +19,7 @@ from typing import Any
 
 from gradwire.core.errors import UnknownName, suggestion
 from gradwire.core.wire import gathered, reduced, scattered
-from gradwire.perf.buckets import buckets
+from gradwire.perf.simulated_buckets import buckets
 
 ANCHORS = (2, 4, 8, 16, 32, 64)  # numbers of workers that are traced
 OVERLAP, AFTER = "overlap", "after_backward"

@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import kept
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import kept
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.codecs.sparsification.randomk import support
 from gradwire.core.codec import Codec, Combine, Traits, codecs, register
 from gradwire.core.errors import Incompatible
@@ -79,7 +79,7 @@ class Qsparse(Codec):
     def _contraction(self) -> float:
         """By how much the values contract."""
         traits = self._codec.traits
-        if traits.combine is not Combine.GATHER or not traits.averages:
+        if traits.combine is not Combine.GATHER or not traits.is_mean:
             reason = "its payloads are not decoded one by one and averaged"
         elif traits.delta is None and traits.omega is None:
             reason = "it claims neither a contraction nor a bounded variance"
@@ -98,14 +98,14 @@ class Qsparse(Codec):
             omega=None,
             delta=self.ratio * self._contraction,
             elementwise=False,
-            shows=False,  # an element outside the support would not
+            propagates_nonfinite=False,  # an element outside the support would not
             sparse=False,
             shards=self._codec.traits.shards and self.support == "topk",
         )
 
     @property
-    def settled(self) -> int:
-        return self._codec.settled
+    def steady_from_step(self) -> int:
+        return self._codec.steady_from_step
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         where = self._support(x, rng)

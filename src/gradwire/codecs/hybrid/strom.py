@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import ragged
+from gradwire.codecs.sparsification._sparse_payload import ragged
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random

@@ -76,7 +76,7 @@ class GradiVeQ(Codec):
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0)
 
     @property
-    def settled(self) -> int:
+    def steady_from_step(self) -> int:
         return self.train
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:

@@ -60,7 +60,7 @@ class GradZip(Codec):
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0)
 
     @property
-    def settled(self) -> int:
+    def steady_from_step(self) -> int:
         return self.start
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:

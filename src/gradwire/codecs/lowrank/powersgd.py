@@ -63,10 +63,10 @@ class PowerSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, shows=True)
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, propagates_nonfinite=True)
 
     @property
-    def settled(self) -> int:
+    def steady_from_step(self) -> int:
         return self.start
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:

@@ -77,9 +77,11 @@ class BlockInt(Codec):
     def traits(self) -> Traits:
         others = (self.block - 1) / self.levels**2
         if self.rounding == "nearest":
-            return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / (1 + others / 4))
+            return Traits(
+                combine=Combine.GATHER, propagates_nonfinite=True, memory="error_feedback", delta=1 / (1 + others / 4)
+            )
         omega = (math.sqrt(1 + others) - 1) / 2
-        return Traits(combine=Combine.GATHER, shows=True, unbiased=True, omega=omega, stochastic=True)
+        return Traits(combine=Combine.GATHER, propagates_nonfinite=True, unbiased=True, omega=omega, stochastic=True)
 
     @property
     def alignment(self) -> int:
@@ -105,13 +107,13 @@ class BlockInt(Codec):
         total = grid.decode_sum(codes, step, *self._grid, self._coded(numel))
         return self._turned_back(total.div_(payload.rows), numel, rng)
 
-    def recode(
+    def reduce_and_encode(
         self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
     ) -> tuple[Payload, Tensor | None]:
         if self.rotate:  # by other signs on the way down
-            return super().recode(payload, numel, rng, down, kept, remember)
+            return super().reduce_and_encode(payload, numel, rng, down, kept, remember)
         step, codes = self._read(payload, numel)
-        codes, scales, lost = grid.recode(codes, step, *self._grid, numel, kept, self._noise(down), remember)
+        codes, scales, lost = grid.reduce_and_encode(codes, step, *self._grid, numel, kept, self._noise(down), remember)
         return Payload(rows.join(scales, codes)), lost
 
     def payload_bytes(self, numel: int) -> int:

@@ -44,7 +44,7 @@ class EFSignSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / self.block)
+        return Traits(combine=Combine.GATHER, propagates_nonfinite=True, memory="error_feedback", delta=1 / self.block)
 
     @property
     def alignment(self) -> int:
@@ -67,11 +67,11 @@ class EFSignSGD(Codec):
         scales, bits = self._read(payload, numel)
         return signs.decode_sum(bits, -scales, scales, self.block, numel).div_(payload.rows)
 
-    def recode(
+    def reduce_and_encode(
         self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
     ) -> tuple[Payload, Tensor | None]:
         scales, bits = self._read(payload, numel)
-        bits, scales, lost = signs.recode(bits, -scales, scales, self.block, numel, kept, remember)
+        bits, scales, lost = signs.reduce_and_encode(bits, -scales, scales, self.block, numel, kept, remember)
         return Payload(rows.join(scales, bits)), lost
 
     def payload_bytes(self, numel: int) -> int:

@@ -63,7 +63,11 @@ class EightBit(Codec):
     def traits(self) -> Traits:
         delta = contraction(self.form, self.block)
         return Traits(
-            combine=Combine.GATHER, shows=True, memory="error_feedback", delta=delta, odd=self.form == "static"
+            combine=Combine.GATHER,
+            propagates_nonfinite=True,
+            memory="error_feedback",
+            delta=delta,
+            odd=self.form == "static",
         )
 
     @property

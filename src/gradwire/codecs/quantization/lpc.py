@@ -64,10 +64,21 @@ class LPC(Codec):
         spacing = self.clip / self._high
         variance = min(self.block * spacing**2 / 4, math.sqrt(self.block) * spacing)
         if self.clip == 1:
-            return Traits(combine=Combine.GATHER, shows=True, unbiased=True, omega=variance, stochastic=True, odd=False)
+            return Traits(
+                combine=Combine.GATHER,
+                propagates_nonfinite=True,
+                unbiased=True,
+                omega=variance,
+                stochastic=True,
+                odd=False,
+            )
         left = (1 - self.clip) ** 2 + variance
         return Traits(
-            combine=Combine.GATHER, shows=True, delta=1 - left if left < 1 else None, stochastic=True, odd=False
+            combine=Combine.GATHER,
+            propagates_nonfinite=True,
+            delta=1 - left if left < 1 else None,
+            stochastic=True,
+            odd=False,
         )
 
     @property

@@ -50,7 +50,9 @@ class OneBit(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, shows=True, memory="error_feedback", delta=1 / self.block, odd=False)
+        return Traits(
+            combine=Combine.GATHER, propagates_nonfinite=True, memory="error_feedback", delta=1 / self.block, odd=False
+        )
 
     @property
     def alignment(self) -> int:

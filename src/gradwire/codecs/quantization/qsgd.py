@@ -69,7 +69,9 @@ class QSGD(Codec):
     def traits(self) -> Traits:
         omega = min(self.block / (4 * self.levels**2), math.sqrt(self.block) / self.levels)
         combine = Combine.ROUNDS if self.share_norm else Combine.GATHER
-        return Traits(combine=combine, shows=True, unbiased=True, omega=omega, stochastic=True, flat=True)
+        return Traits(
+            combine=combine, propagates_nonfinite=True, unbiased=True, omega=omega, stochastic=True, ignores_shapes=True
+        )
 
     @property
     def alignment(self) -> int:
@@ -97,13 +99,13 @@ class QSGD(Codec):
         step, codes = self._read(payload, numel)
         return grid.decode_sum(codes, step, *self._grid, numel).div_(payload.rows)
 
-    def recode(
+    def reduce_and_encode(
         self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
     ) -> tuple[Payload, Tensor | None]:
         if self.norm != "max":
-            return super().recode(payload, numel, rng, down, kept, remember)
+            return super().reduce_and_encode(payload, numel, rng, down, kept, remember)
         step, codes = self._read(payload, numel)
-        codes, norms, lost = grid.recode(codes, step, *self._grid, numel, kept, _noise(down), remember)
+        codes, norms, lost = grid.reduce_and_encode(codes, step, *self._grid, numel, kept, _noise(down), remember)
         return Payload(rows.join(norms, codes)), lost
 
     def payload_bytes(self, numel: int) -> int:

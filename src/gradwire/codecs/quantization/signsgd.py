@@ -38,7 +38,7 @@ class SignSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, shows=True, averages=False)
+        return Traits(combine=Combine.GATHER, propagates_nonfinite=True, is_mean=False)
 
     @property
     def alignment(self) -> int:

@@ -77,11 +77,15 @@ class TernGrad(Codec):
     @property
     def traits(self) -> Traits:
         if self.share_scale:
-            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True, flat=True)
+            return Traits(combine=Combine.ROUNDS, propagates_nonfinite=True, stochastic=True, ignores_shapes=True)
         if self.clip is not None or self.block is None:
-            return Traits(combine=Combine.GATHER, shows=True, stochastic=True)
+            return Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True)
         return Traits(
-            combine=Combine.GATHER, shows=True, stochastic=True, unbiased=True, omega=(math.sqrt(self.block) - 1) / 2
+            combine=Combine.GATHER,
+            propagates_nonfinite=True,
+            stochastic=True,
+            unbiased=True,
+            omega=(math.sqrt(self.block) - 1) / 2,
         )
 
     @property

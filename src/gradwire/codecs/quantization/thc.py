@@ -95,7 +95,7 @@ class THC(Codec):
     @property
     def traits(self) -> Traits:
         if self.aggregation == "saturate":
-            return Traits(combine=Combine.ROUNDS, shows=True, stochastic=True, flat=True)
+            return Traits(combine=Combine.ROUNDS, propagates_nonfinite=True, stochastic=True, ignores_shapes=True)
         size = 2**31 if self.rotation == "full" else self.chunk
         omega = (math.sqrt(1 + (size - 1) / self.levels**2) - 1) / 2
         if self.rotation != "none":
@@ -103,7 +103,13 @@ class THC(Codec):
         combine = Combine.GATHER if self.aggregation == "scatter" else Combine.ROUNDS
         memory = "error_feedback" if omega < 1 else "none"
         return Traits(
-            combine=combine, shows=True, memory=memory, unbiased=True, omega=omega, stochastic=True, flat=True
+            combine=combine,
+            propagates_nonfinite=True,
+            memory=memory,
+            unbiased=True,
+            omega=omega,
+            stochastic=True,
+            ignores_shapes=True,
         )
 
     @property

@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gradwire.codecs.sparsification._support import kept
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.codecs.sparsification.topk import TopK
 from gradwire.core.codec import Traits, register
 from gradwire.core.random import Random
@@ -70,7 +70,7 @@ class DGC(TopK):
         return replace(super().traits, memory=memory, homogeneous=not self.clip)
 
     @property
-    def settled(self) -> int:
+    def steady_from_step(self) -> int:
         return self.warmup
 
     def share(self, step: int) -> float:

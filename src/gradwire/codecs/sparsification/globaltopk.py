@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import kept
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Sum, once
 from gradwire.core.registry import Check
@@ -44,7 +44,12 @@ class GlobalTopK(Codec):
     @property
     def traits(self) -> Traits:
         return Traits(
-            combine=Combine.ROUNDS, memory="error_feedback", delta=self.ratio, sparse=True, flat=True, oracle=True
+            combine=Combine.ROUNDS,
+            memory="error_feedback",
+            delta=self.ratio,
+            sparse=True,
+            ignores_shapes=True,
+            oracle=True,
         )
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:

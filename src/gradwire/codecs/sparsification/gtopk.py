@@ -31,7 +31,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification import _support as support
+from gradwire.codecs.sparsification import _sparse_payload as support
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Payload, Route
 from gradwire.core.registry import Check
@@ -77,7 +77,7 @@ class GTopK(Codec):
     def traits(self) -> Traits:
         whole = self.ratio == 1 and self.value_bits == 32
         delta = 1.0 if whole else 0.0
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=delta, sparse=True, flat=True)
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=delta, sparse=True, ignores_shapes=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         numel, rank = x.numel(), ctx.rank

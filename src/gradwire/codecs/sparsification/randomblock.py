@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import any_index, kept
+from gradwire.codecs.sparsification._sparse_payload import any_index, kept
 from gradwire.codecs.sparsification.randomk import RandomK
 from gradwire.core.codec import register
 from gradwire.core.random import Random

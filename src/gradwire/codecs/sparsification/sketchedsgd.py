@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import kept
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Sum, once
 from gradwire.core.random import Random
@@ -67,7 +67,7 @@ class SketchedSGD(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="momentum_correction", delta=0.0, sparse=True, flat=True)
+        return Traits(combine=Combine.ROUNDS, memory="momentum_correction", delta=0.0, sparse=True, ignores_shapes=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         k, share = kept(self.ratio, x.numel()), 1.0 / ctx.workers

@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import VALUE_BITS, RowByRow, kept, ragged, read, rounded, write
+from gradwire.codecs.sparsification._sparse_payload import VALUE_BITS, RowByRow, kept, ragged, read, rounded, write
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random

@@ -21,7 +21,15 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import CODINGS, VALUE_BITS, kept, read, rounded, support_bytes, write
+from gradwire.codecs.sparsification._sparse_payload import (
+    CODINGS,
+    VALUE_BITS,
+    kept,
+    read,
+    rounded,
+    support_bytes,
+    write,
+)
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random

@@ -76,7 +76,9 @@ class TopKC(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True, flat=True)
+        return Traits(
+            combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True, ignores_shapes=True
+        )
 
     @property
     def _share(self) -> float:

@@ -40,7 +40,7 @@ from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.exchange import Gather, Payload, once
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
-from gradwire.kernels.finite import zero_or_nan
+from gradwire.kernels.finite import nonfinite_flag
 
 DEVIATION = "deviation"  # the root of v
 LARGEST = 1 << 28  # elements of a unit
@@ -80,7 +80,7 @@ class Variance(Codec):
         if kept is not None:
             deviation = torch.hypot(deviation, kept * ctx.rescale)
         starts = torch.tensor(ctx.layout.offsets, device=x.device)
-        if bool((zero_or_nan(x) + zero_or_nan(deviation)).isnan()):
+        if bool((nonfinite_flag(x) + nonfinite_flag(deviation)).isnan()):
             exponents, words = torch.full_like(starts, NOT_FINITE), starts[:0].int()
         else:
             chosen = x.abs() > math.sqrt(self.alpha) * deviation

@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._support import RowByRow, ragged, read, support_bytes, write
+from gradwire.codecs.sparsification._sparse_payload import RowByRow, ragged, read, support_bytes, write
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random

@@ -74,7 +74,7 @@ def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, nume
     return reference.decode_sum(data, step, block, low, high, numel)
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor,
     step: Tensor,
     block: int,
@@ -93,8 +93,8 @@ def recode(
     if _compiled(low, high, data, step):
         from gradwire.kernels.grid import cpu
 
-        return cpu.recode(data, step, block, low, high, numel, carry, noise, keep_lost)
-    return reference.recode(data, step, block, low, high, numel, carry, noise, keep_lost)
+        return cpu.reduce_and_encode(data, step, block, low, high, numel, carry, noise, keep_lost)
+    return reference.reduce_and_encode(data, step, block, low, high, numel, carry, noise, keep_lost)
 
 
 def _compiled(low: int, high: int, *tensors: Tensor) -> bool:

@@ -210,7 +210,7 @@ def _decode_sum(
 
 
 @jit
-def _recode(
+def _reduce_and_encode(
     data: np.ndarray,
     stride: int,
     step: np.ndarray,
@@ -293,7 +293,7 @@ def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, nume
     return out
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor,
     step: Tensor,
     block: int,
@@ -311,7 +311,7 @@ def recode(
     results = packed.view(-1).numpy(), scales.view(-1).numpy(), lost.view(-1).numpy()
     common = *flat(data), array(step), shape, _noise(noise), added, *results, numel
     size = unit(block, numel)
-    split_rows(lambda first, last: _recode(*common, size, scratch(shape[3]), first, last), 1, numel, size)
+    split_rows(lambda first, last: _reduce_and_encode(*common, size, scratch(shape[3]), first, last), 1, numel, size)
     return packed, scales, lost if keep_lost else None
 
 

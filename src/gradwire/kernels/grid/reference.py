@@ -45,7 +45,7 @@ def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, nume
     return rows.added(decode(data, step, block, low, high, numel))
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor,
     step: Tensor,
     block: int,

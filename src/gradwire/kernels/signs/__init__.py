@@ -70,7 +70,7 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
     return reference.decode_sum(data, minus, plus, block, numel)
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor,
     minus: Tensor,
     plus: Tensor,
@@ -86,8 +86,8 @@ def recode(
     if compiled(data, minus, plus):
         from gradwire.kernels.signs import cpu
 
-        return cpu.recode(data, minus, plus, block, numel, carry, keep_lost)
-    return reference.recode(data, minus, plus, block, numel, carry, keep_lost)
+        return cpu.reduce_and_encode(data, minus, plus, block, numel, carry, keep_lost)
+    return reference.reduce_and_encode(data, minus, plus, block, numel, carry, keep_lost)
 
 
 def vote(data: Tensor, ties: Tensor) -> Tensor:

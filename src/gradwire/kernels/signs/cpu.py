@@ -185,7 +185,7 @@ def _encode_scaled(
 
 
 @jit
-def _recode(
+def _reduce_and_encode(
     data: np.ndarray,
     stride: int,
     minus: np.ndarray,
@@ -316,7 +316,7 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
     return out
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, carry: Tensor | None, keep_lost: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     out = torch.empty((1, -(-numel // 8)), dtype=torch.uint8)
@@ -325,7 +325,7 @@ def recode(
     results = out.view(-1).numpy(), scales.view(-1).numpy(), lost.view(-1).numpy()
     common = *flat(data), array(minus), array(plus), block, added, *results, numel
     size = unit(block, numel)
-    split_rows(lambda first, last: _recode(*common, size, first, last), 1, numel, size)
+    split_rows(lambda first, last: _reduce_and_encode(*common, size, first, last), 1, numel, size)
     return out, scales, lost if keep_lost else None
 
 

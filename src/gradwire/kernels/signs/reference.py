@@ -42,7 +42,7 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
     return rows.added(decode(data, minus, plus, block, numel))
 
 
-def recode(
+def reduce_and_encode(
     data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, carry: Tensor | None, keep_lost: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     mean = decode_sum(data, minus, plus, block, numel) / data.shape[0]
