@@ -44,7 +44,7 @@ def test_signatures_of_the_front_doors():
         "nmse_every",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
-        "workers", "codec", "memory", "strategy", "seed", "controller", "compress", "nmse_every", "share",
+        "workers", "codec", "memory", "strategy", "seed", "controller", "compress", "nmse_every",
     ]  # fmt: skip
 
 

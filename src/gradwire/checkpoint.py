@@ -1,4 +1,4 @@
-"""Whose saved state an engine may continue from, and how that becomes state again.
+"""Saving an engine's state and continuing from it.
 
 What a worker keeps belongs to its rank, and, where several ranks share a node, to the parts of tensors that this rank
 owns. A state of the same rank in a set-up of the same form is taken as it is. For any other, all ranks' states are
@@ -12,15 +12,124 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from gradwire.collectives.hierarchical import Ownership
+from gradwire.collectives.link import Link
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Codec
 from gradwire.core.errors import StateMismatch
 from gradwire.core.registry import to_spec
-from gradwire.core.state import Entry, Store
+from gradwire.core.state import Entry, Piece, Store
+from gradwire.engine import Engine, Group
 from gradwire.memory.base import ERROR, Memory
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+Kept = Mapping[str, Mapping[str, Mapping[str, Any]]]  # kind, parameter, "tensor" and "start"
+
+
+def save(engine: Engine, rank: int | None = None) -> dict[str, Any]:
+    """The state of one worker of the engine, the first unless told: tensors and plain values, by parameter name."""
+    rank = engine.ranks[0] if rank is None else rank
+    group, row = _home(engine, rank)
+    return {
+        "format_version": FORMAT_VERSION,
+        "codec": engine.codec.spec,
+        "memory": to_spec(engine.memory),
+        "seed": engine.seed,
+        "rank": rank,
+        "workers": engine.workers,
+        "per_node": engine.per_node,
+        "owners": {name: [list(part) for part in parts] for name, parts in engine.owners.parts.items()},
+        "step": engine.step,
+        "skipped_steps": engine.skipped_steps,
+        "scale": float(engine.kept_scale),
+        "link": [] if engine.link is None else [engine.link.latency_seconds, engine.link.bits_per_second],
+        "state": {kind: _joined(group.store.pieces(kind), row) for kind in sorted(group.store.kinds)},
+        "common": {
+            kind: {name: {"tensor": e.tensor.clone(), "start": e.start} for name, e in kept.items()}
+            for kind, kept in group.store.named.items()
+        },
+        "steering": {} if engine.steering is None else engine.steering.state_dict(engine.ranks.index(rank)),
+    }
+
+
+def load(engine: Engine, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Continue from a saved state: the worker's own, or the list of all workers' after their number changed."""
+    states = [saved] if isinstance(saved, Mapping) else list(saved)
+    controller = None if engine.steering is None else engine.steering.controller.spec
+    check_set_up(states, engine.codec, engine.memory, controller)
+    per_node, fresh = engine.per_node, [Store() for _ in engine.groups]
+    first = states[0]
+    owners: Mapping[str, Any] = {}
+    for rank in engine.ranks:
+        mine = own(states, rank, engine.workers, per_node)
+        group, row = _home(engine, rank)
+        first, owners = mine or first, mine.get("owners", {}) if mine else owners
+        place = rank // per_node
+        store = fresh[engine.groups.index(group)]
+        _restore(store, mine if mine is not None else averaged(states, place == 0), row)
+        if engine.steering is not None:
+            engine.steering.load_state_dict((mine or first)["steering"], engine.ranks.index(rank), len(engine.ranks))
+    for group, store in zip(engine.groups, fresh, strict=True):
+        group.store.replace(store)
+    engine.owners = Ownership(per_node, {name: tuple(map(tuple, parts)) for name, parts in owners.items()})
+    engine.seed, engine.step = first["seed"], first["step"]
+    engine.restore(first["skipped_steps"], first["scale"])
+    if engine.measured and first.get("link"):  # else a resumed run might choose otherwise
+        engine.link = Link(*first["link"])
+
+
+def owed(engine: Engine, name: str, shape: Sequence[int], rank: int | None = None) -> Tensor | None:
+    """What a worker still owes for one parameter, owner's error included at n-fold weight.
+
+    The mean of this over the workers is what separates the results so far from the sum of mean gradients. What is
+    owed for a node, which one of its ranks keeps, has the weight of all of them.
+    """
+    if not engine.memory.has_state:
+        return None
+    group, row = _home(engine, engine.ranks[0] if rank is None else rank)
+    total = torch.zeros(math.prod(shape))
+    for kind, weight in ((ERROR, engine.per_node), (OWNER_ERROR, engine.workers)):
+        for piece in group.store.pieces(kind):
+            if (piece.row, piece.name) == (row, name):
+                kept = piece.entry
+                total = total.to(kept.tensor.device)
+                total[kept.start : kept.stop] += weight * kept.tensor.reshape(-1)
+    return total.view(tuple(shape))
+
+
+def _home(engine: Engine, rank: int) -> tuple[Group, int]:
+    """Where worker `rank` of this process keeps its state: the group, and its row there."""
+    indices = sorted({r % engine.per_node for r in engine.ranks})
+    group = engine.groups[indices.index(rank % engine.per_node)]
+    return group, group.ranks.index(rank // engine.per_node)
+
+
+def _joined(pieces: Sequence[Piece], row: int) -> dict[str, dict[str, Any]]:
+    """What one worker keeps, an entry for each parameter; zeros between the pieces of one."""
+    found: dict[str, list[Entry]] = {}
+    for piece in pieces:
+        if piece.row == row:
+            found.setdefault(piece.name, []).append(piece.entry)
+    kept = {}
+    for name, entries in found.items():
+        start, stop = min(e.start for e in entries), max(e.stop for e in entries)
+        tensor = entries[0].tensor.new_zeros(stop - start)
+        for e in entries:
+            tensor[e.start - start : e.stop - start] = e.tensor.reshape(-1)
+        kept[name] = {"tensor": tensor, "start": start}
+    return kept
+
+
+def _restore(store: Store, state: Mapping[str, Any], row: int) -> None:
+    """Put what a worker kept into its row."""
+    for kind, entries in state["state"].items():
+        for name, e in entries.items():
+            store.put_piece(kind, Piece(row, name, Entry(e["tensor"].clone(), e["start"])))
+    for kind, entries in state["common"].items():
+        for name, e in entries.items():
+            store.put(kind, name, Entry(e["tensor"].clone(), e["start"]))
 
 
 def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memory, controller: str | None) -> None:
@@ -50,7 +159,10 @@ def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memo
 def check_names(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse the state of a model with other parameters."""
     held = {
-        (name, kind): e["tensor"].numel() for kind, kept in state.get("state", {}).items() for name, e in kept.items()
+        (name, kind): e["tensor"].numel()
+        for kept_as in ("state", "common")
+        for kind, kept in state.get(kept_as, {}).items()
+        for name, e in kept.items()
     }
     whole = {name: max(high for _, high in parts) for name, parts in state.get("owners", {}).items()}
     for (name, kind), kept in held.items():
@@ -91,44 +203,40 @@ def _on_nodes(per_node: int) -> str:
     return "" if per_node == 1 else f" ({per_node} on each node)"
 
 
-def restored(state: Mapping[str, Any]) -> Store:
-    """What the state holds."""
-    store = Store()
-    for kind, entries in state["state"].items():
-        for name, entry in entries.items():
-            store.put(kind, name, Entry(entry["tensor"].clone(), entry["start"]))
-    return store
-
-
-def averaged(states: Sequence[Mapping[str, Any]], first: bool) -> Store:
-    """One store for every rank of a new set-up: each gets the mean, so the sum that is owed stays the same.
+def averaged(states: Sequence[Mapping[str, Any]], first: bool) -> dict[str, Any]:
+    """One state for every rank of a new set-up: each gets the mean, so the sum that is owed stays the same.
 
     Where ranks share a node, each of them gets all of it, and drops what it turns out not to own. Owners' errors count
     fully in the mean of the workers, wherever they lie. They join the error of that mean, or, if the workers keep none,
-    go to the `first` worker, or those of the first node, who hand on what they will not own.
+    go to the `first` worker, or those of the first node, which pass it to the new owner in the next step.
     """
-    store = Store()
     nodes = len(states) // _per_node(states[0])
-    for kind in {k for s in states for k in s["state"]} - {OWNER_ERROR}:
-        for name in {n for s in states for n in s["state"].get(kind, {})}:
-            kept = [s["state"][kind][name] for s in states if name in s["state"].get(kind, {})]
-            mean = _mean(kept, nodes)
-            if mean is not None:
-                store.put(kind, name, mean)
+    kept = _means([s["state"] for s in states], nodes)
     pieces = [(n, e["start"], e["tensor"]) for s in states for n, e in s["state"].get(OWNER_ERROR, {}).items()]
     for name in {n for n, _, _ in pieces}:
-        into = store.get(ERROR, name)
+        into = kept.get(ERROR, {}).get(name)
         if into is None:
             stop = max(start + piece.numel() for n, start, piece in pieces if n == name)
-            into = Entry(torch.zeros(stop))
+            into = {"tensor": torch.zeros(stop), "start": 0}
             if first:
-                store.put(OWNER_ERROR, name, into)
+                kept.setdefault(OWNER_ERROR, {})[name] = into
         for _, start, piece in (p for p in pieces if p[0] == name):
-            into.tensor.view(-1)[start : start + piece.numel()] += piece
-    return store
+            into["tensor"].view(-1)[start : start + piece.numel()] += piece
+    return {"state": kept, "common": _means([s["common"] for s in states], nodes)}
 
 
-def _mean(kept: Sequence[Mapping[str, Any]], nodes: int) -> Entry | None:
+def _means(states: Sequence[Kept], nodes: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """The mean over the nodes of each kind but the owners' errors, by parameter."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for kind in {k for s in states for k in s} - {OWNER_ERROR}:
+        for name in {n for s in states for n in s.get(kind, {})}:
+            mean = _mean([s[kind][name] for s in states if name in s.get(kind, {})], nodes)
+            if mean is not None:
+                found.setdefault(kind, {})[name] = mean
+    return found
+
+
+def _mean(kept: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, Any] | None:
     """The mean over the nodes of what their ranks keep for one tensor, piece by piece.
 
     None where several ranks of a node keep something that is no piece of the tensor, such as a factor of their piece:
@@ -137,8 +245,8 @@ def _mean(kept: Sequence[Mapping[str, Any]], nodes: int) -> Entry | None:
     if len({entry["start"] for entry in kept}) == 1 and len({entry["tensor"].shape for entry in kept}) == 1:
         if len(kept) > nodes:
             return None
-        return Entry(torch.stack([entry["tensor"] for entry in kept]).sum(0) / nodes, kept[0]["start"])
+        return {"tensor": torch.stack([e["tensor"] for e in kept]).sum(0) / nodes, "start": kept[0]["start"]}
     total = torch.zeros(max(entry["start"] + entry["tensor"].numel() for entry in kept))
     for entry in kept:
         total[entry["start"] : entry["start"] + entry["tensor"].numel()] += entry["tensor"].reshape(-1)
-    return Entry(total / nodes)
+    return {"tensor": total / nodes, "start": 0}

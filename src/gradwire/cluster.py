@@ -1,4 +1,4 @@
-"""N virtual workers in one process: the same engine, driven in lock step.
+"""N virtual workers in one process: one engine, whose rows they are.
 
 For trying codecs out, for conformance tests without processes, and for accuracy studies of an N-worker run on
 one device.
@@ -7,10 +7,12 @@ one device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradwire import checkpoint
 from gradwire.adaptive.controller import Controller, Settings
 from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
@@ -25,13 +27,21 @@ from gradwire.memory.base import Memory
 class VirtualCluster:
     """`workers` workers that reduce gradients with one codec.
 
+    Args:
+        workers: how many.
+        codec: a codec or its spec, such as ``"topk(ratio=0.01)"``.
+        memory: ``"default"`` (what the codec asks for), ``"none"``, or a memory or its spec.
+        strategy: ``"auto"``, or a strategy or its spec.
+        seed: of all randomness.
+        controller: chooses each tensor's codec, epoch by epoch; `codec` may then be None.
+        compress: ``"all"`` gives the codec everything, ``"matrices"`` leaves vectors and tiny tensors as they are.
+        nmse_every: measure the error against the exact mean every so many steps (0: never).
+
     >>> cluster = VirtualCluster(workers=2, codec="topk(ratio=0.5)")
     >>> cluster.reduce({"w": [torch.tensor([4.0, 1.0]), torch.tensor([2.0, 3.0])]})["w"]
     tensor([2.0000, 1.5000])
     >>> cluster.memory("w")
     [tensor([0., 1.]), tensor([2., 0.])]
-
-    With `share`, what all workers compute alike is computed once. That saves time, and hides that they do not agree.
     """
 
     def __init__(
@@ -45,32 +55,26 @@ class VirtualCluster:
         controller: str | Controller | None = None,
         compress: str = "all",
         nmse_every: int = 0,
-        share: bool = False,
     ) -> None:
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
             raise ConfigError(f"VirtualCluster: `workers` must be a whole number of at least 1, got {workers!r}")
         self.workers = workers
-        self.share = share
-        self.engines = [
-            Engine(
-                codec,
-                memory=memory,
-                strategy=strategy,
-                controller=controller.spec if isinstance(controller, Controller) else controller,  # one for each worker
-                compress=compress,
-                seed=seed,
-                rank=rank,
-                workers=workers,
-                nmse_every=nmse_every,
-            )
-            for rank in range(workers)
-        ]
-        self.codec = self.engines[0].codec
+        self.engine = Engine(
+            codec,
+            memory=memory,
+            strategy=strategy,
+            controller=controller.spec if isinstance(controller, Controller) else controller,  # one of its own
+            compress=compress,
+            seed=seed,
+            ranks=range(workers),
+            workers=workers,
+            nmse_every=nmse_every,
+        )
+        self.codec = self.engine.codec
         self.sent_bytes = 0  # by worker 0 in the last step; the others differ by rounding, or by their share of a node
         self.node_bytes = 0  # by worker 0 to others of its node
         self.payload_bytes = 0
         self._shapes: dict[str, torch.Size] = {}
-        self._reduced: list[tuple[Layout, list[Tensor]]] = []  # by the last step: units, and what each worker holds
 
     def reduce(
         self, gradients: Mapping[str, Sequence[Tensor]], *, units: Sequence[Sequence[str]] | None = None
@@ -85,7 +89,7 @@ class VirtualCluster:
             raise ConfigError("VirtualCluster: `units` must hold every name of the gradients exactly once")
         layouts = [Layout.of((name, gradients[name][0].shape) for name in names) for names in groups]
         rows = [
-            [torch.cat([gradients[name][rank].detach().reshape(-1) for name in names]) for rank in range(self.workers)]
+            torch.cat([torch.stack([t.detach().reshape(-1) for t in gradients[name]]) for name in names], 1)
             for names in groups
         ]
         results = self._step(layouts, rows)
@@ -101,53 +105,38 @@ class VirtualCluster:
             raise ConfigError(
                 f"VirtualCluster: rows of shape {(self.workers, layout.numel)} were wanted, got {tuple(rows.shape)}"
             )
-        return self._step([layout], [list(rows.unbind())])[0]
+        return self._step([layout], [rows])[0]
 
-    def _step(self, layouts: Sequence[Layout], rows: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """All units of a step; returns what worker 0 holds of each."""
+    def _step(self, layouts: Sequence[Layout], rows: Sequence[Tensor]) -> list[Tensor]:
+        """All units of a step."""
         whole = Layout(tuple(segment for layout in layouts for segment in layout.segments))
         self._shapes |= {s.name: torch.Size(s.shape) for s in whole.segments}
-        meters = [Meter() for _ in range(self.workers)]
-        self._reduced = []
-        for engine in self.engines:
-            engine.begin(whole)
+        meter = Meter()
+        self.engine.begin(whole)
         with torch.no_grad():
-            for layout, flats in zip(layouts, rows, strict=True):
-                programs = [engine.reduce(x, layout) for engine, x in zip(self.engines, flats, strict=True)]
-                self._reduced.append((layout, local.run(programs, meters, share=self.share)))
-        for engine in self.engines:
-            engine.finish_step()
-        self.sent_bytes, self.payload_bytes = meters[0].sent_bytes, meters[0].payload_bytes
-        self.node_bytes = meters[0].node_bytes
-        return [flats[0] for _, flats in self._reduced]
+            programs = [self.engine.reduce(x, layout) for x, layout in zip(rows, layouts, strict=True)]
+            results = [local.run(program, self.workers, meter) for program in programs]
+            self.engine.finish_step(results)
+        self.sent_bytes, self.payload_bytes, self.node_bytes = meter.sent_bytes, meter.payload_bytes, meter.node_bytes
+        return [result.out[0] for result in results]
 
     def observe(self, kind: str, values: Mapping[str, Sequence[Tensor]]) -> None:
         """Tell the codecs something about the coming step: one tensor per worker for each name."""
-        for rank, engine in enumerate(self.engines):
-            engine.observe(kind, {name: tensors[rank] for name, tensors in values.items()})
+        flat = {name: torch.stack([t.reshape(-1) for t in tensors]) for name, tensors in values.items()}
+        self.engine.observe(kind, flat)
 
     def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Settings:
         """Let the controller decide on the next epoch; the rates are those of the schedule."""
-        meters = [Meter() for _ in range(self.workers)]
-        programs = [engine.end_epoch(learning_rate, next_learning_rate) for engine in self.engines]
-        return local.run(programs, meters)[0]
+        return local.run(self.engine.end_epoch(learning_rate, next_learning_rate), self.workers)
 
     @property
     def controller(self) -> Controller | None:
-        """Of worker 0; all workers' decide alike."""
-        steering = self.engines[0].steering
-        return None if steering is None else steering.controller
+        """What chooses the codecs, if anything does."""
+        return None if self.engine.steering is None else self.engine.steering.controller
 
     def nmse(self, *, forget: bool = False) -> float | None:
         """See `Engine.nmse`."""
-        return self.engines[0].nmse(forget=forget)
-
-    def outputs(self, name: str) -> list[Tensor]:
-        """What each worker holds after the last step."""
-        shape = self._shapes[self._known(name)]
-        layout, flats = next((layout, flats) for layout, flats in self._reduced if name in layout.names)
-        place = layout.names.index(name)
-        return [layout.split(flat)[place].view(shape) for flat in flats]
+        return self.engine.nmse(forget=forget)
 
     def memory(self, name: str) -> list[Tensor | None]:
         """What each worker still owes for a parameter; None for a codec that runs without memory.
@@ -155,7 +144,16 @@ class VirtualCluster:
         The mean over the workers is what separates the sum of the results from the sum of the mean gradients. Where
         the owner of a shard keeps an error of its own, that is included, at n-fold weight.
         """
-        return [e.owed(name, self._shapes[self._known(name)]) for e in self.engines]
+        shape = self._shapes[self._known(name)]
+        return [checkpoint.owed(self.engine, name, shape, rank) for rank in range(self.workers)]
+
+    def state_dicts(self) -> list[dict[str, Any]]:
+        """The state of each worker: what the ranks of a distributed run save."""
+        return [checkpoint.save(self.engine, rank) for rank in range(self.workers)]
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from the states of all workers, of this number or another."""
+        checkpoint.load(self.engine, states)
 
     def _known(self, name: str) -> str:
         if name not in self._shapes:

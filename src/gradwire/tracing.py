@@ -118,15 +118,15 @@ def _run(
     """The exchanges of the last of `steps` steps, of the rank that sends most."""
 
     def trace_rank(rank: int) -> list[TracedExchange]:
-        engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, rank=rank, workers=workers)
+        engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, ranks=(rank,), workers=workers)
         first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
         engine.step = codec.steady_from_step + first
         exchanges: list[TracedExchange] = []
         with torch.no_grad():
             for step in range(first, steps):
-                x = SCALE * normal(Random(step=step).shared("trace"), (layout.numel,), torch.device(device))
-                exchanges = driver.run(engine.reduce(x, layout), workers, rank)
-                engine.finish_step()
+                x = SCALE * normal(Random(step=step).common("trace"), (1, layout.numel), torch.device(device))
+                exchanges, result = driver.run(engine.reduce(x, layout), workers, rank)
+                engine.finish_step([result])
         return exchanges
 
     wish = parse(strategy)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import gradwire
+import lockstep
+from gradwire import checkpoint
 from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Warmup
 from gradwire.adaptive.controller import ALL, Choice, Controller, Decision
 from gradwire.collectives import local, trace
@@ -44,45 +46,73 @@ class Script(Controller):
 
 
 class Team:
-    """Workers in lock step, and the books: what was given, and what came out."""
+    """Workers in lock step, the same workers as rows of one engine, and the books: what was given, what came out."""
 
     def __init__(self, workers, controller, **options):
-        # `controller` makes one for each worker
+        # `controller` makes one for each engine
         self.engines = [
-            Engine(None, controller=controller(), rank=r, workers=workers, **options) for r in range(workers)
+            Engine(None, controller=controller(), ranks=(r,), workers=workers, **options) for r in range(workers)
         ]
-        for engine in self.engines:
+        self.whole = Engine(None, controller=controller(), ranks=range(workers), workers=workers, **options)
+        for engine in self.all:
             engine.begin(LAYOUT)
         self.given, self.got = (torch.zeros(LAYOUT.numel, dtype=torch.float64) for _ in range(2))
+
+    @property
+    def all(self):
+        return [*self.engines, self.whole]
 
     def step(self, flats, units=(LAYOUT,)):
         """One step; returns worker 0's result, and worker 0's meter."""
         meters = [Meter() for _ in self.engines]
+        meter, found = Meter(), [[] for _ in self.all]
         out = torch.empty_like(flats[0])
         with torch.no_grad():
             for unit in units:
-                parts = [torch.cat([part(x, name) for name in unit.names]) for x in flats]
-                results = local.run([e.reduce(x, unit) for e, x in zip(self.engines, parts, strict=True)], meters)
-                assert all(same(results[0], other) for other in results[1:])
-                for segment, piece in zip(unit.segments, unit.split(results[0]), strict=True):
+                rows = torch.stack([torch.cat([part(x, name) for name in unit.names]) for x in flats])
+                programs = [e.reduce(x[None], unit) for e, x in zip(self.engines, rows, strict=True)]
+                results = lockstep.run(programs, meters)
+                results.append(local.run(self.whole.reduce(rows, unit), len(rows), meter))
+                assert all(same(results[0].out, other.out) for other in results[1:-1])
+                torch.testing.assert_close(results[0].out, results[-1].out, rtol=1e-3, atol=1e-3, equal_nan=True)
+                for segment, piece in zip(unit.segments, unit.split(results[0].out[0]), strict=True):
                     out[LAYOUT.find(segment)] = piece
-        for engine in self.engines:
-            engine.finish_step()
+                for own, result in zip(found, results, strict=True):
+                    own.append(result)
+        for engine, own in zip(self.all, found, strict=True):
+            engine.finish_step(own)
+        assert meter == meters[0]
         if out.isfinite().all():
             self.given += torch.stack(flats).double().mean(0)
             self.got += out.double()
         return out, meters[0]
 
     def end_epoch(self, rate=0.1, then=None):
-        programs = [e.end_epoch(rate, rate if then is None else then) for e in self.engines]
-        first, *others = local.run(programs, [Meter() for _ in self.engines])
+        programs = [e.end_epoch(rate, rate if then is None else then) for e in self.all]
+        first, *others = [*lockstep.run(programs[:-1]), local.run(programs[-1], len(self.engines))]
         assert all(first == other for other in others)
         return first
 
+    def save(self):
+        """All workers' states, and those of the same workers as rows."""
+        return [checkpoint.save(e) for e in self.engines], [checkpoint.save(self.whole, r) for r in self.whole.ranks]
+
+    def load(self, states, rows):
+        for engine, state in zip(self.engines, states, strict=True):
+            checkpoint.load(engine, state)
+        checkpoint.load(self.whole, rows)
+
     def owed(self):
         """The mean over the workers of what they owe."""
-        rows = [torch.cat([e.owed(s.name, s.shape).reshape(-1) for s in LAYOUT.segments]) for e in self.engines]
-        return torch.stack(rows).double().mean(0)
+        means = []
+        for workers in ([(e, r) for r, e in enumerate(self.engines)], [(self.whole, r) for r in self.whole.ranks]):
+            rows = [
+                torch.cat([checkpoint.owed(e, s.name, s.shape, r).reshape(-1) for s in LAYOUT.segments])
+                for e, r in workers
+            ]
+            means.append(torch.stack(rows).double().mean(0))
+        torch.testing.assert_close(*means, rtol=1e-3, atol=1e-3)
+        return means[0]
 
     def check_books(self):
         torch.testing.assert_close(self.got + self.owed(), self.given, rtol=1e-4, atol=2e-3)
@@ -118,7 +148,7 @@ def mixed_team(workers, **options):
 def alone(name, workers):
     """The same matrix in a unit of its own."""
     layout = Layout.of([(name, LAYOUT.segments[LAYOUT.names.index(name)].shape)])
-    return layout, [Engine(MIXED[name], rank=r, workers=workers) for r in range(workers)]
+    return layout, lockstep.engines(workers, MIXED[name])
 
 
 def test_each_codec_gives_what_it_gives_alone():
@@ -130,11 +160,8 @@ def test_each_codec_gives_what_it_gives_alone():
         exact = torch.stack(given).mean(0)
         sent = 0
         for name, (layout, engines) in others.items():
-            meters = [Meter() for _ in engines]
-            programs = [e.reduce(part(x, name), layout) for e, x in zip(engines, given, strict=True)]
-            assert part(out, name).equal(local.run(programs, meters)[0]), (step, name)
-            for engine in engines:
-                engine.finish_step()
+            (own, *_), meters = lockstep.step(engines, layout, [part(x, name) for x in given])
+            assert part(out, name).equal(own), (step, name)
             sent += meters[0].sent_bytes
         for name in ("bias", "tiny"):
             torch.testing.assert_close(part(out, name), part(exact, name))
@@ -147,10 +174,10 @@ def test_all_codecs_share_their_round_trips(nmse_every):
     team, rounds = mixed_team(3, strategy="auto", nmse_every=nmse_every), {}
     for name in PICKED:
         layout, engines = alone(name, 3)
-        program = engines[0].reduce(part(flats(3, 0)[0], name), layout)
-        rounds[name] = 1 + max(e.round for e in trace.run(program, 3))
+        program = engines[0].reduce(part(flats(3, 0)[0], name)[None], layout)
+        rounds[name] = 1 + max(e.round for e in trace.run(program, 3)[0])
     assert rounds == {"a": 1, "b": 1, "c": 2}
-    exchanges = trace.run(team.engines[0].reduce(flats(3, 0)[0], LAYOUT), 3)
+    exchanges, _ = trace.run(team.engines[0].reduce(flats(3, 0)[0][None], LAYOUT), 3)
     kinds = [[e.kind for e in exchanges if e.round == r] for r in range(1 + exchanges[-1].round)]
     assert kinds == [["gather", "gather", "sum", "sum", *3 * nmse_every * ["sum"]], ["sum"]]
 
@@ -223,13 +250,17 @@ def test_the_owners_errors_move_when_a_tensor_changes_its_codec():
     codecs = ("efsignsgd(block=64)", "topk(ratio=0.05)")
     team = Team(3, lambda: Script(codecs, ({"a": codecs[1]},)), strategy="scatter_reduce_gather")
     team.step(flats(3, 0))
-    held = [e.store.entries["owner_error"] for e in team.engines]
-    before = [{name: (entry.start, entry.stop) for name, entry in kept.items()} for kept in held]
+    before = [held(engine) for engine in team.all]
     team.end_epoch()
     team.step(flats(3, 1))
-    after = [{n: (e.start, e.stop) for n, e in engine.store.entries["owner_error"].items()} for engine in team.engines]
-    assert before != after
+    after = [held(engine) for engine in team.all]
+    assert all(a and b and a != b for a, b in zip(before, after, strict=True))
     team.check_books()
+
+
+def held(engine):
+    """Which elements' errors of owners the workers of an engine keep."""
+    return {(p.row, p.name): (p.entry.start, p.entry.stop) for p in engine.store.pieces("owner_error")}
 
 
 def test_a_lossless_level_pays_back_what_is_owed():
@@ -252,7 +283,7 @@ def test_half_precision_gradients_keep_a_memory_in_full_precision():
         given = [x.half() for x in flats(2, step)]
         out, _ = team.step(given)
         assert out.dtype == torch.float16
-        kept = [entry.tensor for entry in team.engines[0].store.entries["error"].values()]
+        kept = [piece.entry.tensor for piece in team.engines[0].store.pieces("error")]
         assert {t.dtype for t in kept} == {torch.float32}
         if step % 2:
             team.end_epoch()
@@ -287,7 +318,7 @@ def test_a_bad_step_changes_neither_memories_nor_norms():
             bad[0].fill_(math.inf)
             out, _ = team.step(bad)
             assert not any(part(out, name).isfinite().all() for name in PICKED)
-            for engine in twin.engines:
+            for engine in twin.all:
                 engine.step += 1  # random numbers follow the count of steps
         else:
             assert team.step(given)[0].equal(twin.step(given)[0])
@@ -340,8 +371,8 @@ def test_norms_are_those_of_the_workers_own_sums_and_their_mean():
     orders = [[("a", "bias"), ("b", "tiny", "c")], [("c", "b"), ("tiny",), ("bias", "a")]]
     rows = [flats(3, step) for step in range(5)]
     for step, given in enumerate(rows):
-        for engine in team.engines:
-            engine.loss_scale = scale if step >= 2 else 1.0
+        for engine in team.all:
+            engine.begin_step(loss_scale=scale if step >= 2 else 1.0)
         units = [Layout(tuple(s for n in names for s in LAYOUT.segments if s.name == n)) for names in orders[step >= 2]]
         team.step([engine.loss_scale * x for x, engine in zip(given, team.engines, strict=True)], units)
     team.end_epoch(rate=0.3, then=0.2)
@@ -455,11 +486,10 @@ def trained(team, steps):
 def test_a_state_of_the_middle_of_an_epoch_is_continued_bit_for_bit(at, tmp_path):
     whole = Team(2, accordion)
     trained(whole, range(at))
-    torch.save([e.state_dict() for e in whole.engines], tmp_path / "states.pt")
+    torch.save(whole.save(), tmp_path / "states.pt")
     rest = trained(whole, range(at, 12))
     resumed = Team(2, accordion)
-    for engine, state in zip(resumed.engines, torch.load(tmp_path / "states.pt", weights_only=True), strict=True):
-        engine.load_state_dict(state)
+    resumed.load(*torch.load(tmp_path / "states.pt", weights_only=True))
     assert all(a.equal(b) for a, b in zip(rest, trained(resumed, range(at, 12)), strict=True))
     ours, theirs = (t.engines[1].steering.controller for t in (whole, resumed))
     assert ours.switches == theirs.switches != []
@@ -471,7 +501,7 @@ def test_a_state_of_the_middle_of_an_epoch_is_continued_bit_for_bit(at, tmp_path
 def test_a_saved_state_stays_as_it_is():
     team = Team(2, accordion)
     trained(team, range(4))
-    saved = team.engines[0].state_dict()
+    saved = checkpoint.save(team.engines[0])
     sums = {name: tensor.clone() for name, tensor in saved["steering"]["sums"].items()}
     trained(team, range(4, 6))
     assert saved["steering"]["units"][0]["steps"] == 1
@@ -481,9 +511,8 @@ def test_a_saved_state_stays_as_it_is():
 def test_another_number_of_workers_goes_on_and_loses_nothing():
     old, new = Team(2, accordion), Team(3, accordion)
     trained(old, range(7))
-    states = [e.state_dict() for e in old.engines]
-    for engine in new.engines:
-        engine.load_state_dict(states)
+    states, rows = old.save()
+    new.load([states] * 3, rows)
     assert new.engines[2].steering.levels == old.engines[0].steering.levels
     torch.testing.assert_close(new.owed(), old.owed())
     new.given, new.got = old.given, old.got
@@ -514,7 +543,7 @@ def test_the_state_of_another_controller_is_refused(saved, running, told):
     for engine in engines:
         engine.begin(LAYOUT)
     with pytest.raises(gradwire.StateMismatch) as caught:
-        engines[1].load_state_dict(engines[0].state_dict())
+        checkpoint.load(engines[1], checkpoint.save(engines[0]))
     assert str(caught.value) == (
         f"gradwire: this state was saved under {told}; attach with the saved one, or start without the state"
     )
@@ -551,7 +580,7 @@ def started(**options):
             "pass compress='all'",
         ),
         (
-            lambda: next(started().reduce(torch.zeros(1600), Layout.of([("b", (40, 40))]))),
+            lambda: next(started().reduce(torch.zeros(1, 1600), Layout.of([("b", (40, 40))]))),
             "accordion: was started without 'b', so it chose no codec for it; begin with all parameters that are "
             "compressed, here a",
         ),

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 import gradwire
+import lockstep
+from gradwire import checkpoint
 from gradwire.collectives.choose import possible
 from gradwire.collectives.trace import echo
 from gradwire.core.codec import Combine, codecs
@@ -45,6 +47,43 @@ def cluster(codec, workers=3, **options):
     return gradwire.VirtualCluster(workers, codec, **options)
 
 
+class Ranks:
+    """The same as ranks of a distributed run: an engine of one row each, driven in lock step."""
+
+    def __init__(self, codec, workers=3, compress="all", **options):
+        self.engines = lockstep.engines(workers, codec, compress=compress, **options)
+        self.shapes = {}
+
+    def reduce(self, gradients):
+        """One step over one unit: what each rank then holds, by name."""
+        self.shapes = {name: tensors[0].shape for name, tensors in gradients.items()}
+        layout = Layout.of(self.shapes.items())
+        given = [torch.cat([ts[rank].reshape(-1) for ts in gradients.values()]) for rank in range(len(self.engines))]
+        flats, _ = lockstep.step(self.engines, layout, given)
+        return [
+            {s.name: part.view(s.shape) for s, part in zip(layout.segments, layout.split(flat), strict=True)}
+            for flat in flats
+        ]
+
+    def memory(self, name):
+        return [checkpoint.owed(engine, name, self.shapes[name]) for engine in self.engines]
+
+
+def agreed(ranks):
+    """The first rank's results, which are those of all bit for bit."""
+    first, *others = ranks
+    assert all(same(first[name], other[name]) for other in others for name in first), "the ranks differ"
+    return first
+
+
+def same(one, other):
+    """Equal bit for bit, two zeros of different sign apart; NaN is as good as NaN."""
+    if one is None or other is None:
+        return one is other
+    alike = (one == other) | (one.isnan() & other.isnan())
+    return one.shape == other.shape and one.dtype == other.dtype and bool(alike.all())
+
+
 def through(codec, x: Tensor, seed: int = 0) -> Tensor:
     """One worker, one step, no memory."""
     return cluster(codec, 1, memory="none", seed=seed).reduce({"w": [x]})["w"]
@@ -57,7 +96,7 @@ def rng(seed: int = 0) -> Random:
 def sums_in_half(codec, strategy: str) -> bool:
     """Whether the backend adds numbers of 16 bits up."""
     layout = Layout.of([("w", (64, 64))])
-    program, answer = Engine(codec, strategy=strategy, compress="all").reduce(normal(4096), layout), None
+    program, answer = Engine(codec, strategy=strategy, compress="all").reduce(normal(1, 4096), layout), None
     while True:
         try:
             request = program.send(answer)

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import cluster, normal, rng, through
+from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.quantization._ranges import agree
 from gradwire.core.codec import reduce_and_encode
 from gradwire.core.exchange import Max, Payload
+from gradwire.core.window import Feedback
 from gradwire.kernels.bitpack import unpack
 from gradwire.tracing import trace
 
@@ -165,17 +166,16 @@ def test_thc_saturation_depends_on_the_order_of_the_ring():
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_thc_ring_is_the_saturating_sum_in_the_order_of_its_hops(workers):
     grads = [whole_numbers(19, 32, seed=w) for w in range(workers)]
-    c = cluster("thc(rotation='none', chunk=32, aggregation='saturate')", workers)
-    c.reduce({"w": grads})
+    spec = "thc(rotation='none', chunk=32, aggregation='saturate')"
+    out = cluster(spec, workers).reduce({"w": grads})["w"]
     flat, shard = [g.view(-1) for g in grads], math.ceil(19 * 32 / workers)
     wanted = torch.zeros(19 * 32)
     for start in range(workers):
         piece = slice(start * shard, (start + 1) * shard)
         for hop in range(workers):
             wanted[piece] = (wanted[piece] + flat[(start + hop) % workers][piece]).clamp(-7, 7)
-    for out in c.outputs("w"):
-        assert out.equal(c.outputs("w")[0])
-        torch.testing.assert_close(out.view(-1), wanted / workers)
+    torch.testing.assert_close(out.view(-1), wanted / workers)
+    assert agreed(Ranks(spec, workers).reduce({"w": grads}))["w"].equal(out)
 
 
 @pytest.mark.parametrize("workers", [3, 16])
@@ -350,12 +350,17 @@ def test_own_share_of_one_pass_is_what_the_others_decode(spec):
 @pytest.mark.parametrize("spec", FUSED)
 def test_owner_does_in_one_pass_what_it_would_do_step_by_step(spec, remember):
     codec, here, down = gradwire.codec(spec), rng().at(640), rng().fold("down").at(640)
-    parts = [codec.encode(normal(1, 640, seed=w), replace(here, rank=w)).data for w in range(4)]
-    received, kept = Payload(torch.cat(parts)), 0.1 * normal(1, 640, seed=9) if remember else None
-    result, lost = codec.reduce_and_encode(received, 640, here, down, kept, remember)
-    expected, rest = reduce_and_encode(codec, codec, received, 640, here, down, kept, remember)
+    parts = [codec.encode(normal(1, 640, seed=w), replace(here, ranks=(w,))).data for w in range(4)]
+    received = Payload(torch.cat(parts))
+    fast, slow = (
+        Feedback(torch.full((1, 640), 7.0), 0.1 * normal(1, 640, seed=9), 0.7) if remember else None for _ in range(2)
+    )
+    senders = here.of(range(4), (640,) * 4)
+    result = codec.reduce_and_encode(received, 640, senders, down, fast, 1, 0.9)
+    expected = reduce_and_encode(codec, codec, received, 640, senders, down, slow, 1, 0.9)
     assert result.data.equal(expected.data)
-    assert lost.equal(rest) if remember else lost is rest is None
+    if remember:
+        assert fast.out.equal(slow.out)
 
 
 # -------------------------------------------------------------------- refusals

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from cases import cluster, normal, rng, through
+from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
 from gradwire.core.layout import Layout
@@ -218,11 +218,12 @@ def test_topkc_permuted_is_topkc_of_the_permuted_vector():
     """The order is drawn anew in each step, alike on all workers; memories are kept in the order of the gradient."""
     spec, vectors = "topkc(ratio=0.3, chunk=16{})", [normal(1000, seed=r) for r in range(3)]
     permuted, orders = cluster(spec.format(", permute=True"), 3), []
+    ranks = Ranks(spec.format(", permute=True"), 3)
     for step in range(2):
         before = permuted.memory("w") if step else [torch.zeros(1000)] * 3
         out = permuted.reduce({"w": vectors})["w"]
-        assert all(out.equal(other) for other in permuted.outputs("w"))
-        draw = Random(permuted.engines[0].seed, step, Layout.of([("w", (1000,))]).id).shared("permutation")
+        assert agreed(ranks.reduce({"w": vectors}))["w"].equal(out)
+        draw = Random(permuted.engine.seed, step, Layout.of([("w", (1000,))]).id).shared("permutation")
         orders.append(words(draw, (1000,), out.device).argsort(stable=True))
         plain = cluster(spec.format(""), 3)
         given = [(v + b)[orders[-1]] for v, b in zip(vectors, before, strict=True)]
@@ -271,8 +272,11 @@ def test_powersgd_basis_is_shared_and_the_mean_is_projected():
     basis = torch.linalg.svd(out).U[:, :3]
     torch.testing.assert_close(out, basis @ basis.T @ ((a + b) / 2), rtol=1e-3, atol=1e-4)
     assert torch.linalg.matrix_rank(out) == 3
-    q = [e.store.get("q", "w").tensor for e in c.engines]
+    ranks = Ranks("powersgd(rank=3)", 2)
+    agreed(ranks.reduce({"w": [a, b]}))
+    q = [e.store.get("q", "w").tensor for e in ranks.engines]
     assert q[0].equal(q[1])
+    torch.testing.assert_close(q[0], c.engine.store.get("q", "w").tensor)
 
 
 def test_powersgd_sends_vectors_exactly():

@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from cases import Ranks, agreed, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -98,12 +99,12 @@ def largest(grads):
 def test_whatever_comes(name, data):
     codec, workers, strategy, grads = data.draw(cases(name))
     cluster = gradwire.VirtualCluster(workers, codec, strategy=strategy)
+    ranks = Ranks(codec, workers, strategy=strategy)
     for _ in range(2):
-        result = cluster.reduce(grads)
+        result, apart = cluster.reduce(grads), agreed(ranks.reduce(grads))
         for key, tensors in grads.items():
-            outs = cluster.outputs(key)
             assert (result[key].shape, result[key].dtype) == (tensors[0].shape, tensors[0].dtype)
-            assert all(o.nan_to_num(1.7).equal(outs[0].nan_to_num(1.7)) for o in outs[1:]), "the replicas differ"
+            assert same(result[key], apart[key]) or codec.family == "lowrank", "ranks apart have another result"
             assert result[key].isfinite().all() or largest(grads) > HALF
             if codec.traits.is_mean and not any(t.count_nonzero() for ts in grads.values() for t in ts):
                 assert not result[key].any()
@@ -129,9 +130,10 @@ def test_a_bad_element_is_seen_by_all_and_remembered_by_none(name, data):
     victim[data.draw(st.integers(0, victim.numel() - 1))] = data.draw(
         st.sampled_from([float("nan"), float("inf"), -float("inf")])
     )
-    cluster.reduce(bad)
-    for rank in range(workers):
-        assert not all(cluster.outputs(k)[rank].isfinite().all() for k in grads)
+    ranks = Ranks(codec, workers, strategy=strategy)
+    ranks.reduce(grads)
+    for result in (cluster.reduce(bad), *ranks.reduce(bad)):
+        assert not all(result[k].isfinite().all() for k in grads)
     for k, kept in before.items():
         assert all(a is b is None or a.equal(b) for a, b in zip(kept, cluster.memory(k), strict=True))
     assert all(out.isfinite().all() for out in cluster.reduce(grads).values()) or largest(grads) > HALF

@@ -262,8 +262,8 @@ def test_qsparse_contracts_by_the_papers_constants():
     def delta(values):
         return gradwire.codec(f"qsparse(ratio=0.1, values={values!r})").traits.delta
 
-    assert delta("qsgd(levels=2, block=8)") == pytest.approx(0.1 * (1 - 0.5))
-    assert delta("qsgd(levels=1, block=25)") == pytest.approx(0.1 / (1 + 5))
+    assert delta("qsgd(levels=2, block=13)") == pytest.approx(0.1 * (1 - 0.5))  # omega = (√(1 + 12/4) − 1)/2
+    assert delta("qsgd(levels=1, block=25)") == pytest.approx(0.1 / (1 + 2))  # omega = (√25 − 1)/2
     assert delta("efsignsgd(block=50)") == pytest.approx(0.1 / 50)
     assert isinstance(gradwire.codec("qsparse(values='qsgd(levels=1, block=25)')")._codec, Scaled)
     assert not isinstance(gradwire.codec("qsparse")._codec, Scaled)

@@ -43,7 +43,7 @@ SLOW = 0.9 ** torch.arange(40.0)  # a spectrum that falls slowly
 def begun(spec, q):
     """One worker that starts from the factor `q`."""
     c = cluster(spec, 1)
-    c.engines[0].store.put("q", "w", Entry(torch.tensor(q)))
+    c.engine.store.put("q", "w", Entry(torch.tensor(q)))
     return c
 
 
@@ -56,7 +56,7 @@ def test_powersgd_by_hand():
     out = c.reduce({"w": [M]})["w"]
     torch.testing.assert_close(out, torch.tensor([[3.0, 1.32], [4.0, 1.76]]))
     torch.testing.assert_close(c.memory("w")[0], M - out)
-    assert c.engines[0].store.get("q", "w").tensor.abs().tolist() == [[pytest.approx(5.0)], [pytest.approx(2.2)]]
+    assert c.engine.store.get("q", "w").tensor.abs().tolist() == [[pytest.approx(5.0)], [pytest.approx(2.2)]]
 
 
 def test_powersgd_each_iteration_comes_nearer():
@@ -87,7 +87,8 @@ def test_powersgd_a_cold_start_is_shared_and_nothing_is_kept():
     )
     for wanted in alone:
         torch.testing.assert_close(c.reduce({"w": [a, b]})["w"], wanted, rtol=1e-3, atol=1e-5)
-    assert "q" not in c.engines[0].store.entries
+    assert c.engine.store.get("q", "w") is None
+    assert "q" not in c.engine.store.named
 
 
 @pytest.mark.parametrize("name", ["powersgd", "gradzip"])

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import gradwire
+import lockstep
+from gradwire import checkpoint
 from gradwire.collectives import Hierarchical, hierarchical, local
 from gradwire.collectives.choose import possible
 from gradwire.collectives.hierarchical import Ownership
 from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Combine, codecs
-from gradwire.core.exchange import Gather, Payload, Sum, Team, within
+from gradwire.core.exchange import Gather, Payload, Sum, Team, side_by_side, within
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 
@@ -44,12 +46,57 @@ def mean_of(tensors):
     return torch.stack([t.double() for t in tensors]).mean(0)
 
 
+ROUNDED = {"gradzip", "powersgd"}  # products of one matrix and of several at once round differently
+
+
+class Cluster(gradwire.VirtualCluster):
+    """A virtual cluster, and beside it an engine for each worker: all must come to the same, bit for bit."""
+
+    def __init__(self, workers, codec, **options):
+        super().__init__(workers, codec, **options)
+        self.engines = lockstep.engines(workers, codec, **{"compress": "all"} | options)
+
+    def reduce(self, gradients, *, units=None):
+        out = super().reduce(gradients, units=units)
+        layouts = [Layout.of((n, gradients[n][0].shape) for n in names) for names in units or [list(gradients)]]
+        self.meters = [Meter() for _ in self.engines]
+        results = []
+        with torch.no_grad():
+            for layout in layouts:
+                rows = [torch.cat([gradients[n][r].reshape(-1) for n in layout.names]) for r in range(self.workers)]
+                programs = [e.reduce(x[None], layout) for e, x in zip(self.engines, rows, strict=True)]
+                results.append(lockstep.run(programs, self.meters))
+        for engine, own in zip(self.engines, zip(*results, strict=True), strict=True):
+            engine.finish_step(own)
+        for layout, units_results in zip(layouts, results, strict=True):
+            for one, other in itertools.pairwise(units_results):
+                same(one.out, other.out)
+            for segment, piece in zip(layout.segments, layout.split(units_results[0].out[0]), strict=True):
+                self._same_as_here(piece.view(segment.shape), out[segment.name])
+                for engine, kept in zip(self.engines, self.memory(segment.name), strict=True):
+                    if kept is not None:
+                        self._same_as_here(checkpoint.owed(engine, segment.name, segment.shape), kept)
+        assert (self.meters[0].sent_bytes, self.meters[0].node_bytes) == (self.sent_bytes, self.node_bytes)
+        return out
+
+    def _same_as_here(self, got, expected):
+        if self.codec.name in ROUNDED:
+            torch.testing.assert_close(got, expected, rtol=0, atol=1e-3, equal_nan=True)
+        else:
+            same(got, expected)
+
+    def load(self, states):
+        self.load_state_dicts(states)
+        for engine in self.engines:
+            checkpoint.load(engine, states)
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
 def cluster(nodes, per_node, codec, across="auto", **options):
-    return gradwire.VirtualCluster(nodes * per_node, codec, strategy=Hierarchical(per_node, across), **options)
-
-
-def agree(c, names):
-    return all(a.equal(b) for name in names for a, b in itertools.pairwise(c.outputs(name)))
+    return Cluster(nodes * per_node, codec, strategy=Hierarchical(per_node, across), **options)
 
 
 # -------------------------------------------------------------------- the mean
@@ -63,7 +110,6 @@ def test_without_compression_it_is_the_mean(nodes, per_node, dtype):
         assert (out.shape, out.dtype) == (grads[name][0].shape, dtype)
         wanted = mean_of(grads[name])
         torch.testing.assert_close(out.double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * 3)
-    assert agree(c, grads)
 
 
 def test_without_compression_sums_that_are_exact_stay_exact():
@@ -112,13 +158,13 @@ def test_it_is_what_the_nodes_means_give_share_by_share(monkeypatch, nodes, per_
         for own, names in zip(flat, shares, strict=True):
             expected = own.reduce({n: node_means(grads[n], per_node) for n in names})
             assert all(out[n].equal(expected[n]) for n in names), step
-        assert agree(c, grads)
     for rank, engine in enumerate(c.engines):
         own, names = flat[rank % per_node], shares[rank % per_node]
         for name in names:
             kept = own.memory(name)[rank // per_node]
-            assert kept is None or engine.owed(name, shapes[name]).equal(per_node * kept)
-        assert all(set(kept) <= set(names) for kept in engine.store.entries.values())
+            assert kept is None or checkpoint.owed(engine, name, shapes[name]).equal(per_node * kept)
+        state = checkpoint.save(engine)
+        assert all(set(kept) <= set(names) for kept in (*state["state"].values(), *state["common"].values()))
 
 
 def test_a_large_tensor_is_cut_into_equal_pieces():
@@ -169,7 +215,6 @@ def test_every_codec_runs_and_nothing_is_lost(name):
         grads = gradients(6, step)
         units = [names] if step < 2 else [names[3:][::-1], names[:3]]  # as DDP does
         out = c.reduce(grads, units=units)
-        assert agree(c, grads)
         total += torch.cat([out[n].double().flatten() for n in names])
         wanted += torch.cat([mean_of(grads[n]).flatten() for n in names])
         assert total.isfinite().all()
@@ -189,24 +234,29 @@ def test_owners_between_nodes_keep_their_error_when_units_change(across):
         wanted += torch.cat([mean_of(grads[n]).flatten() for n in "abc"])
     owed = torch.cat([mean_of(c.memory(n)).flatten() for n in "abc"])
     torch.testing.assert_close(total + owed, wanted, rtol=1e-4, atol=1e-4)
-    assert any("owner_error" in e.store.entries for e in c.engines) == (across != "all_gather")
+    assert any("owner_error" in e.store.kinds for e in c.engines) == (across != "all_gather")
 
 
 @pytest.mark.parametrize("name", [n for n in codecs.names() if gradwire.codec(n).traits.memory != "none"])
 def test_a_bad_element_is_seen_by_all_and_remembered_by_none(name):
     c = cluster(2, 2, name)
     c.reduce(gradients(4))
-    before = [copy.deepcopy(e.state_dict()["state"]) for e in c.engines]
+    before = copy.deepcopy(states(c))
     grads = gradients(4, 1)
     grads["b"][3].view(-1)[-1] = float("nan")
-    c.reduce(grads)
-    for rank, (engine, kept) in enumerate(zip(c.engines, before, strict=True)):
-        assert any(not c.outputs(n)[rank].isfinite().all() for n in grads)
-        assert engine.skipped_steps == 1
-        now = engine.state_dict()["state"]
+    out = c.reduce(grads)
+    assert any(not t.isfinite().all() for t in out.values())
+    assert {e.skipped_steps for e in [*c.engines, c.engine]} == {1}
+    for now, kept in zip(states(c), before, strict=True):
         assert {k: set(v) for k, v in now.items()} == {k: set(v) for k, v in kept.items()}
         assert all(now[k][n]["tensor"].equal(e["tensor"]) for k, entries in kept.items() for n, e in entries.items())
     assert all(out.isfinite().all() for out in c.reduce(gradients(4, 2)).values())
+
+
+def states(c):
+    """Of all workers, as rows and as engines of their own."""
+    found = c.state_dicts() + [checkpoint.save(e) for e in c.engines]
+    return [state["state"] | state["common"] for state in found]
 
 
 @pytest.mark.parametrize(
@@ -227,18 +277,8 @@ def test_codecs_that_claim_to_see_one_flat_vector_ignore_shapes(codec):
 # -------------------------------------------------------------------- bytes
 
 
-def step(engines, layout, flats):
-    meters = [Meter() for _ in engines]
-    with torch.no_grad():
-        outs = local.run([e.reduce(x, layout) for e, x in zip(engines, flats, strict=True)], meters)
-    for engine in engines:
-        engine.finish_step()
-    return outs, meters
-
-
 def engines(nodes, per_node, codec, **options):
-    count = nodes * per_node
-    return [Engine(codec, strategy=Hierarchical(per_node), rank=r, workers=count, **options) for r in range(count)]
+    return lockstep.engines(nodes * per_node, codec, strategy=Hierarchical(per_node), **options)
 
 
 @pytest.mark.parametrize("codec", ["fp16", "signsgd", "qsgd", "topk(ratio=0.125, index='packed')"])
@@ -246,7 +286,7 @@ def engines(nodes, per_node, codec, **options):
 def test_each_rank_sends_its_part_of_what_a_node_alone_would_send(nodes, per_node, codec):
     layout = Layout.of([("w", (128, 64)), ("v", (64, 64))])
     count = nodes * per_node
-    _, meters = step(
+    _, meters = lockstep.step(
         engines(nodes, per_node, codec, compress="all"), layout, [normal(layout.numel, seed=r) for r in range(count)]
     )
     flat = gradwire.VirtualCluster(nodes, codec)
@@ -272,7 +312,7 @@ def test_one_node_sends_nothing_and_compresses_nothing():
     for name, out in c.reduce(grads).items():
         torch.testing.assert_close(out.double(), mean_of(grads[name]), rtol=0, atol=1e-6)
     assert c.sent_bytes == c.payload_bytes == 0 < c.node_bytes
-    assert all(not e.store.entries for e in c.engines)
+    assert all(not e.store.kinds and not e.store.named for e in [*c.engines, c.engine])
 
 
 # -------------------------------------------------------------------- who owns what
@@ -338,14 +378,14 @@ def test_parameters_that_nobody_used_keep_their_memory(codec):
         if t in (2, 3):
             for x in flats:
                 layout.split(x)[1].zero_()
-        (out, *_), _ = step(group, layout, flats)
+        (out, *_), _ = lockstep.step(group, layout, flats)
         result = layout.split(out)[1]
         if t in (2, 3):
             assert (result == 0).all()
             continue
         sent += result.double()
         wanted += layout.split(mean_of(flats))[1]
-    owed = mean_of([e.owed("b", (1600,)) for e in group])
+    owed = mean_of([checkpoint.owed(e, "b", (1600,)) for e in group])
     torch.testing.assert_close(sent + owed, wanted, rtol=1e-5, atol=1e-4)
 
 
@@ -353,10 +393,10 @@ def test_a_tensor_is_used_if_any_piece_of_it_is_on_any_rank():
     """The second half of the gradient is zero on all ranks, and its memory is sent all the same."""
     layout = Layout.of([("w", (40, 40))])
     group = engines(2, 2, "topk(ratio=0.25)", track_unused=True, compress="all")
-    step(group, layout, [normal(1600, seed=r) for r in range(4)])
+    lockstep.step(group, layout, [normal(1600, seed=r) for r in range(4)])
     flats = [torch.zeros(1600) for _ in range(4)]
     flats[2][:800] = normal(800)
-    (out, *_), _ = step(group, layout, flats)
+    (out, *_), _ = lockstep.step(group, layout, flats)
     assert out[800:].count_nonzero() > 0
 
 
@@ -364,10 +404,10 @@ def test_measured_error_is_that_of_all_shares_on_all_ranks():
     layout = Layout.of([("w", (64, 64)), ("v", (30, 40)), ("b", (30,))])
     group = engines(2, 2, "qsgd(levels=1)", nmse_every=2)
     flats = [normal(layout.numel, seed=r) for r in range(4)]
-    (out, *_), measured = step(group, layout, flats)
+    (out, *_), measured = lockstep.step(group, layout, flats)
     got, exact = out[: 4096 + 1200], mean_of(flats)[: 4096 + 1200]
     wanted = float((got - exact).square().sum() / exact.square().sum())
-    _, later = step(group, layout, flats)
+    _, later = lockstep.step(group, layout, flats)
     assert [e.nmse() for e in group] == pytest.approx([wanted] * 4, rel=1e-4)
     assert measured[0].sent_bytes - later[0].sent_bytes == 4 * (4096 + 1200) // 2
 
@@ -379,9 +419,9 @@ def test_what_is_owed_follows_the_gradients_units():
         group = engines(2, 2, "topk(ratio=0.25)", compress="all")
         for t, scale in enumerate(scales):
             for engine in group:
-                engine.gradient_scale = scale
+                engine.begin_step(loss_scale=scale)
             flats = [scale * normal(1600, seed=10 * t + r) for r in range(4)]
-            (out, *_), _ = step(group, Layout.of([("w", (40, 40))]), flats)
+            (out, *_), _ = lockstep.step(group, Layout.of([("w", (40, 40))]), flats)
         outs.append(out)
     assert (2 * outs[0]).equal(outs[1])
 
@@ -418,8 +458,9 @@ def test_a_restored_cluster_goes_on_exactly(codec):
     units = [["a", "v"], ["table", "b"]]
     for t in range(2):
         whole.reduce(gradients(4, t, {n: SHAPES[n] for u in units for n in u}), units=units)
+    resumed.load_state_dicts(whole.state_dicts())
     for old, new in zip(whole.engines, resumed.engines, strict=True):
-        new.load_state_dict(old.state_dict())
+        checkpoint.load(new, checkpoint.save(old))
     for t in range(2, 5):
         grads = gradients(4, t, {n: SHAPES[n] for u in units for n in u})
         expected, got = (c.reduce(grads) for c in (whole, resumed))  # in one unit now: owners stay
@@ -428,7 +469,7 @@ def test_a_restored_cluster_goes_on_exactly(codec):
 
 def flat_or_not(nodes, per_node, across):
     strategy = across if per_node == 1 else Hierarchical(per_node, across)
-    return gradwire.VirtualCluster(nodes * per_node, "efsignsgd(block=64)", strategy=strategy)
+    return Cluster(nodes * per_node, "efsignsgd(block=64)", strategy=strategy)
 
 
 @pytest.mark.parametrize("across", ["all_gather", "scatter_reduce_gather"])
@@ -441,9 +482,7 @@ def test_a_change_of_nodes_keeps_what_is_owed(before, after, across):
     total = wanted = 0.0
     for t in range(6):
         if t == 3:
-            states = [e.state_dict() for e in old.engines]
-            for engine in new.engines:
-                engine.load_state_dict(states)
+            new.load(old.state_dicts())
         c = old if t < 3 else new
         grads = gradients(c.workers, t, shapes)
         out = c.reduce(grads)
@@ -457,21 +496,19 @@ def test_factors_of_pieces_start_anew_on_other_nodes_and_those_of_tensors_go_on(
     old, new = cluster(2, 2, "powersgd(rank=2)"), cluster(3, 2, "powersgd(rank=2)")
     shapes = {"tall": (600, 4), "square": (40, 40)}
     old.reduce(gradients(4, 0, shapes))
-    states = [e.state_dict() for e in old.engines]
+    new.load(old.state_dicts())
     for engine in new.engines:
-        engine.load_state_dict(states)
         assert engine.store.get("q", "tall") is None
         kept = [e.store.get("q", "square") for e in old.engines if e.store.get("q", "square")]
         torch.testing.assert_close(engine.store.get("q", "square").tensor, kept[0].tensor)
     out = new.reduce(gradients(6, 1, shapes))
-    assert agree(new, shapes)
     assert all(t.isfinite().all() for t in out.values())
 
 
 def test_the_state_of_another_shape_is_refused():
-    state = engines(2, 2, "topk")[1].state_dict()
+    state = checkpoint.save(engines(2, 2, "topk")[1])
     with pytest.raises(gradwire.StateMismatch) as caught:
-        Engine("topk", rank=1, workers=4).load_state_dict(state)
+        checkpoint.load(Engine("topk", ranks=(1,), workers=4), state)
     assert str(caught.value) == (
         "gradwire: this state was saved by rank 1 of 4 (2 on each node), and this is rank 1 of 4. Memories belong to a "
         "rank: load this rank's own file, or, after a change of the number of workers or of those on a node, pass the "
@@ -517,7 +554,7 @@ def test_settings_that_make_no_sense_are_refused(monkeypatch, spec, message):
 
 def test_torchrun_says_how_many_ranks_a_node_has(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    engine = Engine("topk", strategy="hierarchical", rank=3, workers=6)
+    engine = Engine("topk", strategy="hierarchical", ranks=(3,), workers=6)
     assert engine.strategy == Hierarchical(per_node=2)
     assert engine.teams == [Team(range(2, 4), inside=True), Team(range(1, 6, 2))]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "two")
@@ -540,43 +577,41 @@ def test_what_cannot_carry_a_codec_cannot_between_nodes():
 PAIRS = [Team(range(0, 2)), Team(range(2, 4), inside=True)]
 
 
-def run(*programs):
-    meters = [Meter() for _ in programs]
-    return local.run(programs, meters), meters
+def rounds(ranks, count):
+    total = torch.tensor([[1.0 + rank] for rank in ranks])
+    for _ in range(count):
+        rows = Payload(torch.tensor([[rank] for rank in ranks], dtype=torch.uint8))
+        total, rows = yield (Sum(total.clone()), Gather(rows))
+        total = total.expand(len(ranks), 1)
+    return float(total[0]), rows.data.flatten().tolist()
 
 
 def test_teams_exchange_among_themselves_and_need_not_keep_step():
     def program(rank):
-        def rounds(count):
-            total = torch.tensor([1.0 + rank])
-            for _ in range(count):
-                total, rows = yield (Sum(total.clone()), Gather(Payload(torch.tensor([[rank]], dtype=torch.uint8))))
-            return float(total), rows.data.flatten().tolist()
-
-        inner = yield from within(rounds(1 + rank // 2), PAIRS[rank // 2])
-        everyone = yield Sum(torch.tensor([1.0]))
+        inner = yield from within(rounds([rank], 1 + rank // 2), PAIRS[rank // 2])
+        everyone = yield Sum(torch.tensor([[1.0]]))
         return inner, float(everyone)
 
-    results, meters = run(*map(program, range(4)))
+    meters = [Meter() for _ in range(4)]
+    results = lockstep.run([program(rank) for rank in range(4)], meters)
     assert results == [((3.0, [0, 1]), 4.0)] * 2 + [((14.0, [2, 3]), 4.0)] * 2
     assert [(m.sent_bytes, m.node_bytes) for m in meters] == [(4 + 1 + 6, 0)] * 2 + [(6, 2 * (4 + 1))] * 2
     assert [m.payload_bytes for m in meters] == [4 + 1 + 4] * 2 + [4] * 2
 
 
-def test_teams_that_miss_somebody_are_told():
-    def one(team):
-        yield Sum(torch.zeros(1), team=team)
+@pytest.mark.parametrize("pairs, sent", [(PAIRS, (4 + 1 + 6, 0)), (PAIRS[::-1], (6, 4 + 1))])
+def test_teams_whose_workers_are_all_here_exchange_side_by_side(pairs, sent):
+    """One program for all workers; the meter counts what worker 0 sends, and nothing of the other team."""
+    first, second = Team(range(0, 2), pairs[0].inside), Team(range(2, 4), pairs[1].inside)
 
-    with pytest.raises(gradwire.ExchangeFailed, match=r"^the workers wait for each other: each team lacks some"):
-        run(one(PAIRS[0]), one(None), one(None))
-    with pytest.raises(gradwire.ExchangeFailed, match=r"^1 of 2 workers ended while the others still exchange$"):
-        run(one(Team(range(1))), one(None))
+    def program():
+        inner = yield from side_by_side([within(rounds([0, 1], 1), first), within(rounds([2, 3], 2), second)])
+        everyone = yield Sum(torch.ones(4, 1))
+        return inner, float(everyone)
 
-    def mixed():
-        yield (Sum(torch.zeros(1), team=PAIRS[0]), Sum(torch.zeros(1)))
-
-    with pytest.raises(gradwire.ExchangeFailed, match=r"^a worker asks for exchanges of different teams in the same"):
-        run(mixed(), mixed())
+    meter = Meter()
+    assert local.run(program(), 4, meter) == ([(3.0, [0, 1]), (14.0, [2, 3])], 4.0)
+    assert (meter.sent_bytes, meter.node_bytes) == sent
 
 
 def test_multi_round_codecs_have_said_whether_they_are_flat():

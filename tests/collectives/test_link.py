@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import gradwire
+import lockstep
+from gradwire import checkpoint
 from gradwire.bench.launch import launch
-from gradwire.collectives import local
 from gradwire.collectives.choose import choose
 from gradwire.collectives.link import FIRST_ROW, Link, measuring
-from gradwire.collectives.meter import Meter
 from gradwire.core.codec import codecs
 from gradwire.core.exchange import Max
 from gradwire.core.layout import Layout
@@ -41,8 +41,7 @@ def test_scatter_reduce_gather_where_it_saves_more_than_a_message_costs(link, ex
 
 
 def test_all_workers_return_the_same_link():
-    programs = [measuring(3, torch.device("cpu")) for _ in range(3)]
-    links = local.run(programs, [Meter() for _ in range(3)])
+    links = lockstep.run([measuring(3, torch.device("cpu")) for _ in range(3)])
     assert links[0] == links[1] == links[2]
     assert links[0].latency_seconds > 0
     assert links[0].bits_per_second > 0
@@ -52,7 +51,7 @@ def answered(program, seconds):
     """What a program returns whose exchanges take no time, and whose slowest worker needs what is given here."""
     given, request = iter(seconds), next(program)
     while True:
-        answer = torch.tensor([next(given)]) if isinstance(request, Max) else None
+        answer = torch.tensor([[next(given)]]) if isinstance(request, Max) else None
         try:
             request = program.send(answer)
         except StopIteration as done:
@@ -73,10 +72,10 @@ def test_an_engine_goes_by_what_it_measured_and_a_resumed_one_too():
     engine.link = Link(1.0, 1e9)
     assert engine.strategy_for(layout).name == "all_gather"
     resumed = Engine("signsgd", strategy="measured", workers=4)
-    resumed.load_state_dict(engine.state_dict())
+    checkpoint.load(resumed, checkpoint.save(engine))
     assert resumed.link == engine.link
     plain = Engine("signsgd", workers=4)
-    plain.load_state_dict(engine.state_dict())
+    checkpoint.load(plain, checkpoint.save(engine))
     assert (plain.measured, plain.link) == (False, None)
 
 

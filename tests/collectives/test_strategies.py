@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gradwire
+import lockstep
 from gradwire.collectives import AllGather, ScatterReduceGather, local
 from gradwire.collectives.choose import MESSAGE_BYTES, choose, possible
 from gradwire.collectives.meter import Meter
@@ -118,48 +119,58 @@ def test_possible_strategies_are_those_that_are_not_refused():
 # -------------------------------------------------------------------- the virtual driver itself
 
 
-def run(*programs):
-    return local.run(programs, [Meter() for _ in programs])
-
-
 def test_exchanges_do_what_they_say():
-    def worker(rank):
-        total = yield Sum(torch.tensor([1.0 + rank]))
-        top, rows = yield (Max(torch.tensor([rank, -rank])), Gather(Payload(torch.tensor([[rank]]))))
-        mine = yield Scatter(Payload(torch.tensor([[10 * rank], [10 * rank + 1]])))
+    """Two workers: as the rows of one program, and as two programs of one row."""
+
+    def program(*ranks):
+        total = yield Sum(torch.tensor([[1.0 + r] for r in ranks]))
+        top, rows = yield (
+            Max(torch.tensor([[r, -r] for r in ranks])),
+            Gather(Payload(torch.tensor([[r] for r in ranks]))),
+        )
+        mine = yield Scatter(Payload(torch.tensor([[10 * r + to] for r in ranks for to in range(2)])), 2)
         return total.tolist(), top.tolist(), rows.data.tolist(), mine.data.tolist()
 
-    assert run(worker(0), worker(1)) == [
-        ([3.0], [1, 0], [[0], [1]], [[0], [10]]),
-        ([3.0], [1, 0], [[0], [1]], [[1], [11]]),
-    ]
+    alike = ([[3.0]], [[1, 0]], [[0], [1]])
+    assert local.run(program(0, 1), 2) == (*alike, [[0], [10], [1], [11]])
+    assert lockstep.run([program(0), program(1)]) == [(*alike, [[0], [10]]), (*alike, [[1], [11]])]
+
+
+def test_a_scatter_needs_a_row_for_everybody():
+    def program():
+        yield Scatter(Payload(torch.zeros(3, 1)), 2)
+
+    with pytest.raises(gradwire.ExchangeFailed, match=r"^2 workers scatter 4 rows, got 3$"):
+        local.run(program(), 2)
 
 
 def test_workers_that_disagree_are_told():
+    """By the driver of the tests, so that a codec whose workers would wait for each other cannot pass."""
+
     def one():
-        yield Sum(torch.zeros(1))
+        yield Sum(torch.zeros(1, 1))
 
     def two():
-        yield Sum(torch.zeros(1))
-        yield Sum(torch.zeros(1))
+        yield Sum(torch.zeros(1, 1))
+        yield Sum(torch.zeros(1, 1))
 
     def other():
-        yield Max(torch.zeros(1))
+        yield Max(torch.zeros(1, 1))
 
     def pair():
-        yield (Sum(torch.zeros(1)), Sum(torch.zeros(1)))
+        yield (Sum(torch.zeros(1, 1)), Sum(torch.zeros(1, 1)))
 
     with pytest.raises(gradwire.ExchangeFailed, match=r"^1 of 2 workers ended while the others still exchange$"):
-        run(one(), two())
+        lockstep.run([one(), two()])
     with pytest.raises(gradwire.ExchangeFailed, match=r"different exchanges in the same round: Sum, Max$"):
-        run(one(), other())
+        lockstep.run([one(), other()])
     with pytest.raises(gradwire.ExchangeFailed, match=r"different numbers of exchanges in the same round$"):
-        run(one(), pair())
+        lockstep.run([one(), pair()])
 
 
 def test_extras_travel_with_the_first_exchange():
     def main():
-        a = yield Sum(torch.tensor(1.0))
+        a = yield Sum(torch.tensor([1.0]))
         b = yield Sum(a)
         return float(b)
 
@@ -167,11 +178,14 @@ def test_extras_travel_with_the_first_exchange():
         return 7
         yield
 
-    gen = together(main(), (Sum(torch.tensor(5.0)),))
+    def extra():
+        return (Sum(torch.tensor([5.0])),)
+
+    gen = together(main(), extra())
     assert len(next(gen)) == 2
-    assert run(together(main(), (Sum(torch.tensor(5.0)),))) == [(1.0, (torch.tensor(5.0),))]
-    assert run(together(nothing(), (Sum(torch.tensor(5.0)),))) == [(7, (torch.tensor(5.0),))]
-    assert run(together(main(), ())) == [(1.0, ())]
+    assert local.run(together(main(), extra()), 1) == (1.0, (torch.tensor([5.0]),))
+    assert local.run(together(nothing(), extra()), 1) == (7, (torch.tensor([5.0]),))
+    assert local.run(together(main(), ()), 1) == (1.0, ())
 
 
 # -------------------------------------------------------------------- payloads whose size depends on the data
@@ -217,22 +231,23 @@ def test_payloads_of_variable_size_may_be_empty(strategy):
 
 
 def test_a_row_goes_round_the_ring():
-    def program(rank, n):
-        row = Payload(torch.tensor([[rank]], dtype=torch.uint8))
-        for _ in range(n):
-            row = yield Route(row, (rank + 1) % n, (rank - 1) % n)
-        return int(row.data)
+    def program(*ranks):
+        rows = Payload(torch.tensor([[r] for r in ranks], dtype=torch.uint8))
+        for _ in range(4):
+            rows = yield Route(rows, tuple((r + 1) % 4 for r in ranks), tuple((r - 1) % 4 for r in ranks))
+        return rows.data.flatten().tolist()
 
-    meters = [Meter() for _ in range(4)]
-    assert local.run([program(r, 4) for r in range(4)], meters) == [0, 1, 2, 3]
-    assert [m.sent_bytes for m in meters] == [4] * 4
+    meter, meters = Meter(), [Meter() for _ in range(4)]
+    assert local.run(program(0, 1, 2, 3), 4, meter) == [0, 1, 2, 3]
+    assert lockstep.run([program(r) for r in range(4)], meters) == [[0], [1], [2], [3]]
+    assert [m.sent_bytes for m in [meter, *meters]] == [4] * 5
 
 
 def test_a_row_that_nobody_expects_is_an_error_that_names_both():
     def program(to, source):
-        return (yield Route(Payload(torch.zeros(1, 1, dtype=torch.uint8)), to, source))
+        return (yield Route(Payload(torch.zeros(2, 1, dtype=torch.uint8)), to, source))
 
     with pytest.raises(gradwire.ExchangeFailed, match=r"^worker 0 sends to worker 1, which expects a row from None$"):
-        local.run([program(1, None), program(None, None)], [Meter(), Meter()])
+        local.run(program((1, None), (None, None)), 2)
     with pytest.raises(gradwire.ExchangeFailed, match=r"^worker 1 expects a row from worker 0, which sends to None$"):
-        local.run([program(None, None), program(None, 0)], [Meter(), Meter()])
+        local.run(program((None, None), (None, 0)), 2)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+import lockstep
 from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
-from gradwire.core.exchange import Gather, Max, Payload, Sum, Team, once, side_by_side, together, within
+from gradwire.core.exchange import Gather, Max, Payload, Sum, Team, side_by_side, together, within
 
 
-def one(value):
-    return torch.tensor([float(value)])
+def one(*values):
+    """A row of one element for each worker."""
+    return torch.tensor([[float(v)] for v in values])
 
 
 def adding(*rounds):
@@ -65,18 +67,31 @@ def test_rounds_are_shared_and_answers_find_their_program(programs, rounds):
     assert results == [[10.0 * v for v in values] for values in flat]
 
 
+def gathering(*values):
+    rows = yield Gather(Payload(torch.tensor(values, dtype=torch.uint8)[:, None]))
+    return rows.data.flatten().tolist()
+
+
+def largest(*values):
+    return float((yield Max(one(*values))))
+
+
+def summing(*rounds):
+    found = []
+    for values in rounds:
+        found.append(float((yield Sum(one(*values)))))
+    return found
+
+
 def test_exchanges_of_different_kinds_keep_apart():
-    def gathering(value):
-        rows = yield Gather(Payload(torch.tensor([[value]], dtype=torch.uint8)))
-        return rows.data.flatten().tolist()
-
-    def largest(value):
-        return float((yield Max(one(value))))
-
-    programs = [side_by_side([gathering(10 + r), largest(r), adding(r, 1)]) for r in range(3)]
+    """Three workers, as the rows of one program and as three programs of one row."""
+    program = side_by_side([gathering(10, 11, 12), largest(0, 1, 2), summing((0, 1, 2), (1, 1, 1))])
+    meter = Meter()
+    assert local.run(program, 3, meter) == [[10, 11, 12], 2.0, [3.0, 3.0]]
+    assert meter.exchanges == 4
+    programs = [side_by_side([gathering(10 + r), largest(r), summing((r,), (1,))]) for r in range(3)]
     meters = [Meter() for _ in programs]
-    results = local.run(programs, meters)
-    assert results == 3 * [[[10, 11, 12], 2.0, [3.0, 3.0]]]
+    assert lockstep.run(programs, meters) == 3 * [[[10, 11, 12], 2.0, [3.0, 3.0]]]
     assert [m.exchanges for m in meters] == [4, 4, 4]
 
 
@@ -121,24 +136,3 @@ def test_extras_travel_with_programs_side_by_side():
     found, (results, answers) = drive(together(side_by_side([adding(1, 2), adding(3)]), (Sum(one(7)),)))
     assert found == [[1, 3, 7], [2]]
     assert (results, float(answers[0])) == ([[10.0, 20.0], [30.0]], 70.0)
-
-
-# ---------------------------------------------------------------- computed once
-
-
-def test_what_all_workers_make_of_an_answer_is_computed_once_where_they_share():
-    made = []
-
-    def reading(rank):
-        found = []
-        for start in (1, 10):
-            total = yield Sum(one(start + rank))
-            found.append(once(total, lambda: made.append("sum") or float(total)))  # noqa: B023
-            found.append(once(total, lambda: made.append("half") or float(total) / 2))  # noqa: B023
-        return found
-
-    for share, times in ((True, 1), (False, 3)):
-        made.clear()
-        results = local.run([reading(r) for r in range(3)], [Meter() for _ in range(3)], share=share)
-        assert results == 3 * [[6.0, 3.0, 33.0, 16.5]]
-        assert made.count("sum") == made.count("half") == 2 * times

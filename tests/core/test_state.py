@@ -5,69 +5,177 @@ from __future__ import annotations
 import torch
 
 from gradwire.core.layout import Layout, Segment
-from gradwire.core.state import Entry, Store, Transaction
+from gradwire.core.state import Entry, Piece, Store, Transaction
 
 AB = Layout.of([("a", (2, 2)), ("b", (3,))])
 BA = Layout.of([("b", (3,)), ("a", (2, 2))])
 TRUE, FALSE = torch.tensor(True), torch.tensor(False)
 
 
+def put(store, layout, flat, kind="error"):
+    """Keep the rows of `flat`."""
+    step = Transaction(store, len(flat))
+    step.put_flat(kind, layout, flat)
+    step.commit(TRUE)
+
+
 def stored():
+    """What two workers keep."""
     store = Store()
-    store.put_flat("error", AB, torch.arange(7.0))
+    put(store, AB, torch.stack([torch.arange(7.0), torch.arange(20.0, 27.0)]))
     return store
 
 
+def flat(store, layout, kind="error"):
+    kept = Transaction(store, 2).flat(kind, layout)
+    return None if kept is None else kept.tolist()
+
+
+def loose(store, kind):
+    return [(p.row, p.name, p.entry.start, p.entry.tensor.tolist()) for p in store.loose(kind)]
+
+
 def test_flat_is_not_copied_while_the_layout_stays():
-    store, flat = Store(), torch.arange(7.0)
-    store.put_flat("error", AB, flat)
-    assert store.flat("error", AB) is flat
+    store, rows = Store(), torch.stack([torch.arange(7.0), torch.arange(20.0, 27.0)])
+    put(store, AB, rows)
+    assert Transaction(store, 2).flat("error", AB) is rows
     assert store.get("error", "b").tensor.tolist() == [4.0, 5.0, 6.0]
+    assert store.get("error", "b", row=1).tensor.tolist() == [24.0, 25.0, 26.0]
+    assert store.get("error", "c") is None
+    assert store.get("error", "b", row=2) is None
 
 
 def test_a_new_layout_is_assembled_by_name():
-    assert stored().flat("error", BA).tolist() == [4, 5, 6, 0, 1, 2, 3]
-    assert stored().flat("error", Layout.of([("c", (2,)), ("a", (2, 2))])).tolist() == [0, 0, 0, 1, 2, 3]
-    assert stored().flat("error", Layout.of([("c", (2,))])) is None
+    assert flat(stored(), BA) == [[4, 5, 6, 0, 1, 2, 3], [24, 25, 26, 20, 21, 22, 23]]
+    ca = Layout.of([("c", (2,)), ("a", (2, 2))])
+    assert flat(stored(), ca) == [[0, 0, 0, 1, 2, 3], [0, 0, 20, 21, 22, 23]]
+    assert flat(stored(), Layout.of([("c", (2,))])) is None
+
+
+def test_what_a_new_layout_leaves_out_is_still_kept():
+    store = stored()
+    assert flat(store, Layout.of([("a", (2, 2))])) == [[0, 1, 2, 3], [20, 21, 22, 23]]
+    assert loose(store, "error") == [(0, "b", 0, [4, 5, 6]), (1, "b", 0, [24, 25, 26])]
+    assert store.get("error", "b", row=1).tensor.tolist() == [24.0, 25.0, 26.0]
+    assert flat(store, AB) == [[0, 1, 2, 3, 4, 5, 6], [20, 21, 22, 23, 24, 25, 26]]
+    assert loose(store, "error") == []
 
 
 def test_an_old_layout_does_not_come_back_after_a_new_one_was_written():
     store = stored()
-    store.put_flat("error", BA, torch.arange(10.0, 17.0))
-    assert store.flat("error", AB).tolist() == [13, 14, 15, 16, 10, 11, 12]
+    put(store, BA, torch.stack([torch.arange(10.0, 17.0), torch.arange(30.0, 37.0)]))
+    assert flat(store, AB) == [[13, 14, 15, 16, 10, 11, 12], [33, 34, 35, 36, 30, 31, 32]]
 
 
 def test_writes_are_seen_after_commit_alone():
     store = stored()
-    step = Transaction(store)
-    step.put_flat("error", AB, torch.zeros(7))
+    before = flat(store, AB)
+    step = Transaction(store, 2)
+    slot = step.slot("error", AB)
+    assert step.written(slot) is None
+    step.put_flat("error", AB, torch.zeros(2, 7))
     step.put("q", "a", torch.ones(2))
-    assert step.flat("error", AB).tolist() == list(range(7))
+    assert step.written(slot).tolist() == [[0] * 7] * 2
+    assert step.flat("error", AB).tolist() == before
+    assert step.get("q", "a") is None
     step.commit(FALSE)
-    assert store.flat("error", AB).tolist() == list(range(7))
+    assert step.written(slot) is None
+    assert flat(store, AB) == before
     assert store.get("q", "a") is None
-    step.put_flat("error", AB, torch.zeros(7))
+    step.put_flat("error", AB, torch.zeros(2, 7))
+    step.put("q", "a", torch.ones(2))
     step.commit(TRUE)
-    assert store.flat("error", AB).tolist() == [0] * 7
+    assert flat(store, AB) == [[0] * 7] * 2
+    assert step.get("q", "a").tolist() == [1, 1]
 
 
-def test_cut_and_outside_account_for_every_element():
+def test_a_step_writes_beside_what_is_kept():
+    """Two buffers that take turns: what is being written is never what is read, and nothing new is allocated."""
+    store = stored()
+    slot = store.slot("error", (AB, AB), 7)
+    seen = []
+    for value in (1.0, 2.0, 3.0):
+        step, spare = Transaction(store, 2), slot.spare(torch.device("cpu"))
+        assert spare is not slot.current
+        step.write(slot, spare).fill_(value)
+        step.commit(TRUE)
+        assert slot.current is spare
+        seen.append(spare.data_ptr())
+    assert seen[0] == seen[2] != seen[1]
+    dropped = Transaction(store, 2)
+    dropped.write(slot, slot.spare(torch.device("cpu"))).fill_(4.0)
+    dropped.commit(FALSE)
+    assert flat(store, AB) == [[3] * 7] * 2
+
+
+def test_cut_and_what_lies_outside_account_for_every_element():
+    """Owners keep a piece each; when the pieces move, what is in none of the new ones is left over."""
     held = AB.cut(3, 6)
     assert held.segments == (Segment("a", (1,), 3), Segment("b", (2,), 0))
     store = Store()
-    store.put_flat("owner", held, torch.tensor([1.0, 2.0, 3.0]))
-    moved = store.outside("owner", AB, AB.cut(5, 7))
-    assert [(s.name, s.start, t.tolist()) for s, t in moved] == [("a", 3, [1.0]), ("b", 0, [2.0])]
-    assert store.flat("owner", AB.cut(5, 7)).tolist() == [3.0, 0.0]
-    assert store.outside("owner", AB, held) == []
-    assert [(s.start, t.tolist()) for s, t in store.outside("owner", AB, Layout(()))] == [(3, [1.0]), (0, [2.0, 3.0])]
+    put(store, held, torch.tensor([[1.0, 2.0, 3.0]]), "owner")
+    assert store.slot("owner", (held,), 3).current.tolist() == [[1.0, 2.0, 3.0]]
+    assert loose(store, "owner") == []
+    moved = store.slot("owner", (AB.cut(5, 7),), 2)
+    assert moved.current.tolist() == [[3.0, 0.0]]
+    assert loose(store, "owner") == [(0, "a", 3, [1.0]), (0, "b", 0, [2.0])]
+    store.dissolve("owner", AB)
+    assert sorted(loose(store, "owner")) == [(0, "a", 3, [1.0]), (0, "b", 0, [2.0]), (0, "b", 1, [3.0, 0.0])]
+    store.slot("owner", (held,), 3)
+    assert store.slot("owner", (held,), 3).current.tolist() == [[1.0, 2.0, 3.0]]
+    assert loose(store, "owner") == [(0, "b", 2, [0.0])]
+
+
+def test_owners_have_layouts_of_their_own_and_pieces_stay_with_their_row():
+    layouts = (AB.cut(0, 4), AB.cut(4, 7))
+    store = Store()
+    step = Transaction(store, 2)
+    slot = store.slot("owner", layouts, 4)
+    step.write(slot, torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 0.0]]))
+    step.commit(TRUE)
+    assert [(p.row, p.name, p.entry.tensor.tolist()) for p in store.pieces("owner")] == [
+        (0, "a", [1, 2, 3, 4]),
+        (1, "b", [5, 6, 7]),
+    ]
+    turned = store.slot("owner", layouts[::-1], 4)  # what a worker owned does not move to another
+    assert turned.current is None
+    assert [(p.row, p.name) for p in store.loose("owner")] == [(0, "a"), (1, "b")]
+
+
+def test_what_went_into_the_gradient_is_dropped_once_the_step_is_committed():
+    for finite, left in ((FALSE, [(0, "a", 3, [1.0])]), (TRUE, [])):
+        store, piece = Store(), Piece(0, "a", Entry(torch.tensor([1.0]), 3))
+        store.put_piece("owner", piece)
+        step = Transaction(store)
+        step.repaid("owner", piece)
+        assert loose(store, "owner") == [(0, "a", 3, [1.0])]
+        step.commit(finite)
+        assert loose(store, "owner") == left
+
+
+def test_of_a_unit_only_the_own_pieces_stay_if_others_keep_the_rest():
+    store = stored()
+    store.put("q", "a", Entry(torch.ones(2)))
+    store.put("q", "b", Entry(torch.ones(3)))
+    store.put_piece("error", Piece(0, "other", Entry(torch.tensor([9.0]))))
+    store.restrict(AB, AB.cut(4, 6))
+    assert loose(store, "error") == [(0, "b", 0, [4, 5]), (1, "b", 0, [24, 25]), (0, "other", 0, [9])]
+    assert store.get("q", "a") is None
+    assert store.get("q", "b").tensor.tolist() == [1, 1, 1]
 
 
 def test_forgetting():
     store = stored()
-    step = Transaction(store)
-    step.forget("error", "a")
+    for name, numel in (("a", 2), ("b", 3)):
+        store.put("q", name, Entry(torch.ones(numel)))
+    step = Transaction(store, 2)
+    step.forget("q", "a")
+    assert step.get("q", "a").tolist() == [1, 1]
+    step.commit(FALSE)
+    assert store.get("q", "a").tensor.tolist() == [1, 1]
+    step.forget("q", "a")
     step.commit(TRUE)
-    assert store.flat("error", AB).tolist() == [0, 0, 0, 0, 4, 5, 6]
-    store.put("error", "b", Entry(torch.ones(3)))
-    assert store.flat("error", AB).tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert store.get("q", "a") is None
+    assert store.get("q", "b", row=1).tensor.tolist() == [1, 1, 1]  # all workers have it alike
+    assert store.kinds == {"error"}
+    assert flat(store, AB) == [[0, 1, 2, 3, 4, 5, 6], [20, 21, 22, 23, 24, 25, 26]]

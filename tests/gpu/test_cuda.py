@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import gradwire
+import lockstep
 from gradwire.collectives.choose import possible
 from gradwire.core.codec import Combine, codecs
+from gradwire.core.layout import Layout
 from gradwire.core.random import Stream
 from gradwire.kernels import bitpack
-from gradwire.kernels.random import coins, reference, uniform, words
+from gradwire.kernels.random import coins, halves, quick_words, reference, uniform, words
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,9 +38,17 @@ def gradients(workers, device, step=0):
     }
 
 
-@pytest.mark.parametrize("draw", [words, uniform, coins])
+def one_step(engines, grads):
+    """What each rank holds after a step, flat."""
+    layout = Layout.of((name, tensors[0].shape) for name, tensors in grads.items())
+    given = [torch.cat([ts[rank].flatten() for ts in grads.values()]) for rank in range(len(engines))]
+    flats, _ = lockstep.step(engines, layout, given)
+    return flats
+
+
+@pytest.mark.parametrize("draw", [words, quick_words, uniform, halves, coins])
 def test_random_numbers_are_the_same_on_every_device(draw):
-    here, there = (draw(Stream(12345, 7), (10_001,), torch.device(d)) for d in ("cpu", "cuda"))
+    here, there = (draw(Stream((12345,), (7,)), (10_001,), torch.device(d)) for d in ("cpu", "cuda"))
     assert here.equal(there.cpu())
 
 
@@ -50,7 +60,7 @@ def test_words_of_one_launch_are_the_plain_ones(key, first):
     for blocks in (0, 1, 3, 511, 512, 513):
         assert reference.words(key, first, blocks, device).equal(reference.plain_words(key, first, blocks, device))
     for offset in (1, 2, 3):
-        stream = Stream(key, 4 * first + offset)
+        stream = Stream((key,), (4 * first + offset,))
         assert words(stream, (1001,), device).cpu().equal(words(stream, (1001,), torch.device("cpu")))
     beyond = reference.words(key, 2**31 - 2, 5, device)  # more than Triton's counter holds: plain torch
     assert beyond.cpu().equal(reference.plain_words(key, 2**31 - 2, 5, torch.device("cpu")))
@@ -106,12 +116,10 @@ def test_cuda_gives_what_the_cpu_gives(codec, strategy):
 
 @each
 def test_replicas_agree_bit_for_bit(codec, strategy):
-    cluster = gradwire.VirtualCluster(5, codec, strategy=strategy)
+    engines = lockstep.engines(5, codec, strategy=strategy, compress="all")
     for step in range(3):
-        cluster.reduce(gradients(5, "cuda", step))
-        for name in ("w", "b", "v"):
-            first, *others = cluster.outputs(name)
-            assert all(first.equal(o) for o in others)
+        first, *others = one_step(engines, gradients(5, "cuda", step))
+        assert all(first.equal(o) for o in others)
 
 
 @each
@@ -144,7 +152,7 @@ def test_a_bad_gradient_is_seen_and_leaves_no_trace(codec, strategy):
     for name, old in before.items():
         assert all(a is b is None or a.equal(b) for a, b in zip(old, cluster.memory(name), strict=True))
     assert all(t.isfinite().all() for t in cluster.reduce(gradients(3, "cuda", 2)).values())
-    assert cluster.engines[0].skipped_steps == 1
+    assert cluster.engine.skipped_steps == 1
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
@@ -163,8 +171,9 @@ def test_two_levels_give_what_they_give_on_the_cpu_and_never_wait(codec):
         for name, wanted in here.reduce(gradients(6, "cpu", step)).items():
             assert torch.isclose(wanted, found[name].cpu(), rtol=1e-3, atol=1e-5).float().mean() > 0.97
     assert (here.sent_bytes, here.node_bytes) == (there.sent_bytes, there.node_bytes)
-    for name in results[0]:
-        first, *others = there.outputs(name)
+    engines = lockstep.engines(6, codec, strategy="hierarchical(per_node=2)", compress="all", seed=3)
+    for batch in batches:
+        first, *others = one_step(engines, batch)
         assert all(first.equal(o) for o in others)
 
 

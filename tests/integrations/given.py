@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.core.codec import codecs
+from gradwire import checkpoint
+from gradwire.codecs.sparsification.topk import TopK
+from gradwire.core.codec import Codec, codecs
 
 SMALL_BUCKETS = 0.01  # MB: the models here then have several
 # matrices, vectors, a scalar, a tiny and an empty one; sizes that nothing divides
@@ -43,6 +46,18 @@ class Given(nn.Module):
         return torch.stack([(p * g).sum().float() for p, g in used]).sum()
 
 
+@dataclass(frozen=True)
+class SimpleTopK(TopK):
+    """Top-k without its fast form: for codecs of tests that change what it does."""
+
+    name: ClassVar[str] = "simple_topk"
+    encode_own = Codec.encode_own
+    encode_from = Codec.encode_from
+    decode_to = Codec.decode_to
+    combine_to = Codec.combine_to
+    reduce_and_encode = Codec.reduce_and_encode
+
+
 def gradients(shapes: Mapping[str, Sequence[int]], rank: int, step: int) -> dict[str, Tensor]:
     """Normal numbers; for what is not compressed (vectors, tiny ones) multiples of 1/8, whose sums are exact."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
@@ -71,7 +86,12 @@ def buckets(model: DistributedDataParallel) -> list[list[str]]:
 
 def owed(handle: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
     """What this rank's memory holds for each parameter."""
-    return {n: handle.engine.owed(n, s) for n, s in shapes.items()}
+    return {n: checkpoint.owed(handle.engine, n, s) for n, s in shapes.items()}
+
+
+def kept(state: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a saved state holds by parameter: what the rank keeps for itself, and what all ranks have alike."""
+    return state["state"] | state["common"]
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:

@@ -398,7 +398,7 @@ def wrong(rank: int) -> list[str]:
 def test_mistakes_are_told_on_every_rank(pool: Pool) -> None:
     spec = f"accordion(low='{LOW}', high='{HIGH}', eta=0.3, every=1)"
     theirs = [f"controller accordion(low='{LOW}', high='topk(ratio=0.0{r + 1})', eta=0.3, every=1)" for r in (0, 1)]
-    rest = "memory error_feedback, strategy auto, mode overlap, compress matrices, seed 0, nmse_every 0"
+    rest = "memory error_feedback, strategy auto, compress matrices, seed 0, nmse_every 0, mode overlap"
     for found in pool.run(2, wrong):
         assert found == [
             "attach: a controller follows the learning rate; pass optimizer=...",

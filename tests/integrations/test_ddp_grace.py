@@ -68,19 +68,19 @@ def pass_on(rank: int, numel: int) -> list:
     def ring():
         held, seen = row, []
         for hop in range(n):
-            held = yield Route(held, (rank + 1) % n, (rank - 1) % n, relay=hop > 0)
+            held = yield Route(held, ((rank + 1) % n,), ((rank - 1) % n,), relay=hop > 0)
             seen.append(held.data.tolist())
         return seen
 
     def swap():
         partner = rank ^ 1
-        return (yield Route(row, partner, partner) if partner < n else Route(row, None, None))
+        return (yield Route(row, (partner,), (partner,)) if partner < n else Route(row, (None,), (None,)))
 
     def home():
-        return (yield Route(row, 0 if rank == n - 1 else None, n - 1 if rank == 0 else None))
+        return (yield Route(row, (0 if rank == n - 1 else None,), (n - 1 if rank == 0 else None,)))
 
     out = [driver.run(ring()), driver.run(swap()), driver.run(home())]
-    return [out[0], *(None if p is None else p.data.tolist() for p in out[1:]), driver.meter.sent_bytes]
+    return [out[0], *(p.data.tolist() for p in out[1:]), driver.meter.sent_bytes]
 
 
 @pytest.mark.parametrize("numel", [5, 0])
@@ -88,6 +88,6 @@ def test_rows_travel_from_worker_to_worker(pool: Pool, numel: int) -> None:
     n = 3
     for rank, (ring, swap, home, sent) in enumerate(pool.run(n, pass_on, numel)):
         assert ring == [[[(rank - 1 - hop) % n] * numel] for hop in range(n)]
-        assert swap == (None if rank == 2 else [[rank ^ 1] * numel])
-        assert home == ([[n - 1] * numel] if rank == 0 else None)
+        assert swap == [[rank if rank == 2 else rank ^ 1] * numel]  # without a partner: the own row
+        assert home == [[n - 1 if rank == 0 else rank] * numel]
         assert sent == numel * (n + (rank < 2) + (rank == 2))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from given import SHAPES, agree, buckets, gradients, message, network, reduced, same, train, weights, wrap
+from given import SHAPES, agree, buckets, gradients, kept, message, network, reduced, same, train, weights, wrap
 from ranks import Pool
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -149,21 +149,25 @@ def count_threads(rank: int) -> tuple[int, int]:
     for model in models:
         gradwire.attach(model, "topk")
         reduced(model, gradients(SHAPES, rank, 0))
-    running = sum(t.name == "gradwire" for t in threading.enumerate())
+    running = len(lanes())
     del model
     models.clear()
     dist.destroy_process_group()
     gc.collect()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    left = [t for t in threading.enumerate() if t.name == "gradwire"]
+    left = lanes()
     for thread in left:
         thread.join(5)
     return running, sum(t.is_alive() for t in left)
 
 
-def test_models_of_one_group_share_a_thread_which_ends_with_the_group(pool: Pool) -> None:
+def lanes() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name in ("gradwire-0", "gradwire-1")]
+
+
+def test_models_of_one_group_share_threads_which_end_with_the_group(pool: Pool) -> None:
     pool.stop()  # threads of earlier tests
-    assert pool.run(2, count_threads) == [(1, 0), (1, 0)]
+    assert pool.run(2, count_threads) == [(2, 0), (2, 0)]
 
 
 # ---------------------------------------------------------------- and back
@@ -208,7 +212,7 @@ def attach_again(rank: int) -> tuple[dict, dict]:
     second = gradwire.attach(model, "topk(ratio=0.05)", mode="after_backward")
     first.detach()  # nor does an old handle
     reduced(model, gradients(SHAPES, rank, 0))
-    return first.state_dict()["state"], second.state_dict()["state"]
+    return kept(first.state_dict()), kept(second.state_dict())
 
 
 def test_a_new_handle_starts_afresh(pool: Pool) -> None:

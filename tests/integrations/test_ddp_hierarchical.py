@@ -60,7 +60,7 @@ def test_tensors_that_are_cut_match_virtual_workers(pool: Pool, codec: str, stra
     for step, result in enumerate(ranks[0]):
         given = [gradients(LARGE, r, step) for r in range(4)]
         assert same(result, cluster.reduce({n: [g[n] for g in given] for n in LARGE}))
-    assert all("w" in engine.store.entries["error"] for engine in cluster.engines)
+    assert all("w" in state["state"]["error"] for state in cluster.state_dicts())
 
 
 def train_unused(rank: int) -> list[tuple[Tensor, dict]]:
@@ -103,9 +103,7 @@ def count(rank: int, codec: str) -> tuple[dict, list]:
 
 def test_stats_tell_the_network_from_the_node(pool: Pool) -> None:
     ranks = pool.run(4, count, "topk(ratio=0.05)")
-    cluster = gradwire.VirtualCluster(4, "topk(ratio=0.05)", strategy=PAIRS, compress="matrices")
-    for engine in cluster.engines:
-        engine.nmse_every = 3
+    cluster = gradwire.VirtualCluster(4, "topk(ratio=0.05)", strategy=PAIRS, compress="matrices", nmse_every=3)
     sent = inside = 0
     for step, units in enumerate(ranks[0][1]):
         given = [gradients(SHAPES, r, step) for r in range(4)]
@@ -117,7 +115,7 @@ def test_stats_tell_the_network_from_the_node(pool: Pool) -> None:
     assert stats[0]["sent_bytes_per_step"] == sent / STEPS
     assert all(0 < s["sent_bytes"] < s["node_bytes"] for s in stats)
     assert all(s["encode_seconds"] > 0 and s["decode_seconds"] > 0 for s in stats)
-    assert [s["nmse"] for s in stats] == pytest.approx([cluster.engines[0].nmse()] * 4, rel=1e-5)
+    assert [s["nmse"] for s in stats] == pytest.approx([cluster.nmse()] * 4, rel=1e-5)
 
 
 def test_the_busiest_rank_sends_what_the_tracer_says(pool: Pool) -> None:

@@ -19,10 +19,12 @@ from given import (
     SHAPES,
     SMALL_BUCKETS,
     Given,
+    SimpleTopK,
     agree,
     batch,
     buckets,
     gradients,
+    kept,
     message,
     network,
     owed,
@@ -38,8 +40,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire import checkpoint
 from gradwire.codecs.lowrank.powersgd import PowerSGD
-from gradwire.codecs.sparsification.topk import TopK
 from gradwire.core.codec import Context, Reduced, codecs
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
@@ -175,22 +177,22 @@ def skip_a_branch(rank: int, codec: str) -> tuple[list[set[str]], list[Tensor]]:
     """Which parameters get a gradient at each step, and the owed of the branch."""
     model = wrap(find_unused_parameters=True)
     handle = gradwire.attach(model, codec)
-    got, kept = [], []
+    got, held = [], []
     for step in range(4):
         mine = gradients(SHAPES, rank, step)
         if step in (1, 2):
             del mine["c"]
         got.append(set(reduced(model, mine)))
-        kept.append(handle.engine.owed("c", SHAPES["c"]))
-    return got, kept
+        held.append(checkpoint.owed(handle.engine, "c", SHAPES["c"]))
+    return got, held
 
 
 def test_an_unused_branch_gets_no_gradient_and_keeps_its_memory(pool: Pool) -> None:
-    for got, kept in pool.run(3, skip_a_branch, "efsignsgd"):
+    for got, held in pool.run(3, skip_a_branch, "efsignsgd"):
         assert got == [set(SHAPES), set(SHAPES) - {"c"}, set(SHAPES) - {"c"}, set(SHAPES)]
-        assert torch.equal(kept[0], kept[1])
-        assert torch.equal(kept[1], kept[2])
-        assert not torch.equal(kept[2], kept[3])
+        assert torch.equal(held[0], held[1])
+        assert torch.equal(held[1], held[2])
+        assert not torch.equal(held[2], held[3])
 
 
 def reduce_convolution(rank: int, codec: str | None, memory_format: torch.memory_format) -> list[Tensor]:
@@ -330,7 +332,7 @@ class Uneven(PowerSGD):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         inner = super().reduce(x, ctx)
         answer = None
-        work = random.Random(f"{ctx.rng.step} {ctx.rng.unit} {ctx.rank}")
+        work = random.Random(f"{ctx.rng.step} {ctx.rng.unit} {ctx.ranks[0]}")
         while True:
             try:
                 request = inner.send(answer)
@@ -361,7 +363,7 @@ def test_two_rounds_in_many_buckets_neither_hang_nor_mix(pool: Pool, codec: obje
 
 
 @dataclass(frozen=True)
-class Watched(TopK):
+class Watched(SimpleTopK):
     """Top-k that notes the state of the thread it runs in."""
 
     name: ClassVar[str] = "watched"
@@ -371,8 +373,8 @@ class Watched(TopK):
         self._note(x)
         return super()._pick(x, rng)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        out = super().combine(payload, numel, rng)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        out = super().combine(payload, numel, rng, groups)
         self._note(out)
         return out
 
@@ -393,8 +395,9 @@ def watch_threads(rank: int) -> set[tuple]:
     return set(Watched.seen)
 
 
-def test_codecs_run_in_one_thread_without_gradients_and_autocast(pool: Pool) -> None:
-    assert pool.run(3, watch_threads) == 3 * [{("gradwire", False, False, False, torch.float32)}]
+def test_codecs_run_in_threads_of_their_own_without_gradients_and_autocast(pool: Pool) -> None:
+    wanted = {(f"gradwire-{lane}", False, False, False, torch.float32) for lane in range(2)}
+    assert pool.run(3, watch_threads) == 3 * [wanted]
 
 
 # ---------------------------------------------------------------- values that are not finite
@@ -414,12 +417,12 @@ def meet_a_bad_gradient(
     for step in range(6):
         given = gradients(VECTOR_FIRST, rank, step)
         if step == 3:
-            states.append(handle.state_dict()["state"])
+            states.append(kept(handle.state_dict()))
             if rank == 1:
                 given[where].view(-1)[17] = bad
         results.append(reduced(model, given))
         if step == 3:
-            states.append(handle.state_dict()["state"])
+            states.append(kept(handle.state_dict()))
     return results, states, handle.stats(), buckets(model)[0]
 
 

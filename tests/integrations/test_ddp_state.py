@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from given import SHAPES, agree, gradients, message, network, owed, reduced, same, train, weights, wrap
+from given import SHAPES, agree, gradients, kept, message, network, owed, reduced, same, train, weights, wrap
 from ranks import Pool
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -174,7 +174,7 @@ def test_a_state_holds_tensors_and_plain_values_by_parameter_name(pool: Pool, co
         assert {type(leaf) for leaf in leaves(state)} <= {str, int, float, Tensor}
         assert (state["rank"], state["workers"], state["step"]) == (rank, 3, 3)
         assert sorted(n for unit in state["plan"] for n in unit) == sorted(SHAPES)
-        for entries in state["state"].values():
+        for entries in kept(state).values():
             assert set(entries) <= set(SHAPES)
 
 
@@ -200,8 +200,8 @@ def checkpoint(rank: int, folder: Path) -> tuple[dict, dict]:
 @pytest.mark.filterwarnings("default")
 def test_a_distributed_checkpoint_brings_each_rank_its_own_memory(pool: Pool, tmp_path: Path) -> None:
     for state, back in pool.run(3, checkpoint, tmp_path):
-        for kind, kept in state.items():
-            for name, entry in kept.items():
+        for kind, entries in state.items():
+            for name, entry in entries.items():
                 assert torch.equal(entry["tensor"], back[kind][name]["tensor"])
 
 
@@ -246,7 +246,7 @@ def load_list(rank: int, codec: str, states: Sequence[dict]) -> dict:
 def test_the_list_of_all_ranks_gives_each_its_own_where_the_size_is_the_same(pool: Pool) -> None:
     states = pool.run(3, save, "topk(ratio=0.05)", "auto")
     for state, loaded in zip(states, pool.run(3, load_list, "topk(ratio=0.05)", states[::-1]), strict=True):
-        assert same(state["state"], loaded["state"])
+        assert same(kept(state), kept(loaded))
 
 
 def keep_owner_memory_alone(rank: int, states: Sequence[dict] | None) -> dict:
@@ -332,8 +332,8 @@ def test_what_is_no_state_of_ours_is_refused(pool: Pool) -> None:
     for messages in pool.run(2, refusals, "topk", [[], {}, states[0] | {"format_version": 99}]):
         assert messages == [
             "gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks",
-            "gradwire: this state has format None, and this version reads 1; load it with the version that wrote it",
-            "gradwire: this state has format 99, and this version reads 1; load it with the version that wrote it",
+            "gradwire: this state has format None, and this version reads 2; load it with the version that wrote it",
+            "gradwire: this state has format 99, and this version reads 2; load it with the version that wrote it",
         ]
 
 

@@ -22,9 +22,9 @@ def both_ways(rank: int, codec: str, strategy: str) -> list[torch.Tensor]:
         driver = ProcessGroupDriver(dist.group.WORLD)
         assert driver._peers[None]._pairs
         driver._peers[None]._pairs = in_pairs
-        engine = Engine(codec, strategy=strategy, rank=rank, workers=3)
+        engine = Engine(codec, strategy=strategy, ranks=(rank,), workers=3)
         x = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(rank))
-        results.append(driver.run(engine.reduce(x, LAYOUT)))
+        results.append(driver.run(engine.reduce(x[None], LAYOUT)).out)
     return results
 
 
@@ -46,7 +46,7 @@ def test_pairs_and_all_to_all_agree(pool: Pool, codec: str, strategy: str) -> No
 def scatter_rows(rank: int, width: int) -> torch.Tensor:
     def program():
         rows = torch.arange(3)[:, None].expand(3, width) + 10 * rank
-        return (yield Scatter(Payload(rows.to(torch.uint8))))
+        return (yield Scatter(Payload(rows.to(torch.uint8)), 3))
 
     return ProcessGroupDriver(dist.group.WORLD).run(program()).data
 

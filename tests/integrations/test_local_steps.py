@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.distributed as dist
-from given import agree, batch, message, network, same, weights
+from given import agree, batch, kept, message, network, same, weights
 from ranks import Pool
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire import checkpoint
 from gradwire.core.codec import Codec, Combine, Traits
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
@@ -55,7 +56,7 @@ def differences(rank: int, codec: str, strategy: str) -> list[tuple]:
         difference = {n: anchor[n] - p for n, p in named(model).items()}
         gradients = {n: p.grad.clone() for n, p in model.named_parameters()}
         assert local.step()
-        owed = {n: local.engine.owed(n, p.shape) for n, p in model.named_parameters()}
+        owed = {n: checkpoint.owed(local.engine, n, p.shape) for n, p in model.named_parameters()}
         out.append((gradients, anchor, difference, named(model), owed))
     return out
 
@@ -167,14 +168,14 @@ def poison(rank: int) -> tuple[bool, bool, int]:
     model, optimizer, local = start("topk(ratio=0.1)", 1)
     take(model, optimizer, 0)
     local.step()
-    before = local.state_dict()["state"]
+    before = kept(local.state_dict())
     if rank == 1:
         with torch.no_grad():
             model[0].weight[3, 4] = float("inf")
     local.step()
     return (
         bool(weights(model).isfinite().all()),
-        same(before, local.state_dict()["state"]),
+        same(before, kept(local.state_dict())),
         local.stats()["skipped_syncs"],
     )
 
@@ -230,7 +231,7 @@ def load_and_continue(rank: int, states: list[dict], parameters: dict) -> tuple[
     model, optimizer, local = start("topk(ratio=0.05)", 2)
     model.load_state_dict(parameters)
     local.load_state_dict(states)
-    owed = {n: local.engine.owed(n, p.shape) for n, p in parameters.items()}
+    owed = {n: checkpoint.owed(local.engine, n, p.shape) for n, p in parameters.items()}
     for step in range(2):
         take(model, optimizer, step)
         local.step()
@@ -378,7 +379,7 @@ class Broken(Codec):
         return Traits(combine=Combine.GATHER)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        if rng.rank == 1:
+        if rng.ranks == (1,):
             raise ArithmeticError("broken on purpose")
         return Payload(x.view(torch.uint8))
 

@@ -79,16 +79,24 @@ def test_same_values_as_the_reference(rows, numel, block, seed):
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 256, (rows, numel), generator=generator).byte()
     table, scale = _table("dynamic"), scales(rows, numel, block, seed)
-    for function in ("decode", "decode_sum"):
-        mine, theirs = (getattr(b, function)(codes, scale, block, table) for b in (cpu, reference))
+    for function, *groups in (("decode",), ("decode_sum", 1), ("decode_sum", rows)):
+        mine, theirs = (getattr(b, function)(codes, scale, block, table, *groups) for b in (cpu, reference))
         assert bits(mine).equal(bits(theirs))
+
+
+def test_groups_of_rows_are_summed_each_by_itself():
+    codes, scale = torch.arange(240).byte().view(6, 40), scales(6, 40, 7)
+    both = decode_sum(codes, scale, 7, _table("dynamic"), groups=2)
+    for i in range(2):
+        mine = slice(3 * i, 3 * i + 3)
+        assert both[i : i + 1].equal(decode_sum(codes[mine], scale[mine], 7, _table("dynamic")))
 
 
 def test_scales_that_are_not_numbers_and_strides():
     codes = torch.arange(256).byte().repeat(2, 2)[:, 1:400:2]
     scale = torch.tensor([[float("nan"), 0.0], [float("inf"), 1e-45]])
-    for function in ("decode", "decode_sum"):
-        mine, theirs = (getattr(b, function)(codes, scale, 100, _table("static")) for b in (cpu, reference))
+    for function, *groups in (("decode",), ("decode_sum", 1)):
+        mine, theirs = (getattr(b, function)(codes, scale, 100, _table("static"), *groups) for b in (cpu, reference))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
     x = normal(6, 40)[::2, 1::3]
     assert cpu.encode(x, scales(3, 13, 5), 5, CLOSE).equal(reference.encode(x, scales(3, 13, 5), 5, CLOSE))
@@ -102,8 +110,9 @@ def test_long_rows(threads):
         x, scale = normal(2, LARGE + 3), scales(2, LARGE + 3, 1000)
         codes = cpu.encode(x, scale, 1000, _midpoints("dynamic"))
         assert codes.equal(reference.encode(x, scale, 1000, _midpoints("dynamic")))
-        for function in ("decode", "decode_sum"):
-            mine, theirs = (getattr(b, function)(codes, scale, 1000, _table("dynamic")) for b in (cpu, reference))
+        for function, *groups in (("decode",), ("decode_sum", 1)):
+            args = codes, scale, 1000, _table("dynamic"), *groups
+            mine, theirs = (getattr(b, function)(*args) for b in (cpu, reference))
             assert mine.equal(theirs)
     finally:
         torch.set_num_threads(before)

@@ -35,13 +35,23 @@ def test_same_bits_as_the_reference(rows, numel, share, seed):
     values[:, ::3] = -0.0
     for order in (indices, indices.sort(1).values):
         assert bits(cpu.scatter(values, order, numel)).equal(bits(reference.scatter(values, order, numel)))
-        assert bits(cpu.scatter_sum(values, order, numel)).equal(bits(reference.scatter_sum(values, order, numel)))
+        for groups in (1, rows):
+            mine, theirs = (b.scatter_sum(values, order, numel, groups) for b in (cpu, reference))
+            assert bits(mine).equal(bits(theirs))
+
+
+def test_groups_of_rows_are_summed_each_by_itself():
+    values, indices = sets(6, 10, 30)
+    both = scatter_sum(values, indices, 30, groups=2)
+    for i in range(2):
+        mine = slice(3 * i, 3 * i + 3)
+        assert both[i : i + 1].equal(scatter_sum(values[mine], indices[mine], 30))
 
 
 def test_rows_are_summed_first_to_last():
     values = torch.tensor([[1e8], [1.0], [-1e8]])
-    assert cpu.scatter_sum(values, torch.zeros(3, 1, dtype=torch.int64), 1).tolist() == [[0.0]]
-    assert cpu.scatter_sum(values[[0, 2, 1]], torch.zeros(3, 1, dtype=torch.int64), 1).tolist() == [[1.0]]
+    assert cpu.scatter_sum(values, torch.zeros(3, 1, dtype=torch.int64), 1, 1).tolist() == [[0.0]]
+    assert cpu.scatter_sum(values[[0, 2, 1]], torch.zeros(3, 1, dtype=torch.int64), 1, 1).tolist() == [[1.0]]
 
 
 def test_special_values_and_strides():
@@ -49,7 +59,7 @@ def test_special_values_and_strides():
     indices = torch.tensor([[5, 0, 1, 0, 3, 0]])[:, ::2]
     out = cpu.scatter(values, indices, 6)
     assert str(out.tolist()) == "[[0.0, inf, 0.0, 1.401298464324817e-45, 0.0, nan]]"
-    assert str(cpu.scatter_sum(values, indices, 6).tolist()) == str(out.tolist())
+    assert str(cpu.scatter_sum(values, indices, 6, 1).tolist()) == str(out.tolist())
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -62,13 +72,13 @@ def test_long_rows(threads):
         for order in (indices, ascending, ascending[:, ::50]):
             some = values[:, : order.shape[1]]
             assert cpu.scatter(some, order, LARGE + 17).equal(reference.scatter(some, order, LARGE + 17))
-            assert cpu.scatter_sum(some, order, LARGE + 17).equal(reference.scatter_sum(some, order, LARGE + 17))
+            assert cpu.scatter_sum(some, order, LARGE + 17, 1).equal(reference.scatter_sum(some, order, LARGE + 17, 1))
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("indices", [[[0, 4]], [[-1, 2]], [[2**40, 1]], [[-(2**63), 1]]])
-@pytest.mark.parametrize("function", [cpu.scatter, cpu.scatter_sum])
+@pytest.mark.parametrize("function", [cpu.scatter, lambda *args: cpu.scatter_sum(*args, 1)])
 def test_an_index_outside_is_an_error(function, indices):
     with pytest.raises(IndexError, match="outside a row of 4 elements"):
         function(torch.ones(1, 2), torch.tensor(indices), 4)
@@ -83,7 +93,7 @@ def test_nothing_to_scatter():
     for back_end in (cpu, reference):
         nothing = torch.empty(2, 0, dtype=torch.int64)
         assert back_end.scatter(torch.empty(2, 0), nothing, 3).tolist() == [[0.0] * 3] * 2
-        assert back_end.scatter_sum(torch.empty(2, 0), nothing, 3).tolist() == [[0.0] * 3]
+        assert back_end.scatter_sum(torch.empty(2, 0), nothing, 3, 1).tolist() == [[0.0] * 3]
         assert back_end.scatter(torch.empty(2, 0), nothing, 0).shape == (2, 0)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.core.random import Stream
+from gradwire.core.window import Feedback
 from gradwire.kernels.signs import (
     cpu,
     decode,
@@ -35,17 +36,23 @@ def check(x, block):
     blocks = -(-numel // block)
     bits, minus, plus = reference.encode(x), normal(rows, blocks, 1), normal(rows, blocks, 2)
     assert same(cpu.encode(x), bits)
-    for offset in (0, 7, 64):
-        stream = Stream(17, offset)
+    streams = [Stream((17,), (offset,)) for offset in (0, 7, 64)]
+    for stream in [*streams, Stream(tuple(range(rows)), tuple(range(5, 5 + rows)))]:
         assert same(cpu.encode_or_toss(x, stream), reference.encode_or_toss(x, stream))
         assert same(cpu.tosses(stream, numel), reference.tosses(stream, numel, x.device))
     assert same(cpu.decode(bits, minus, plus, block, numel), reference.decode(bits, minus, plus, block, numel))
-    assert same(cpu.decode_sum(bits, minus, plus, block, numel), reference.decode_sum(bits, minus, plus, block, numel))
     for keep in (False, True):
         assert same(cpu.encode_scaled(x, block, keep), reference.encode_scaled(x, block, keep))
-        for carry in (None, x[:1].clone()):
-            args = bits, minus, plus, block, numel, carry, keep
-            assert same(cpu.reduce_and_encode(*args), reference.reduce_and_encode(*args))
+    args = bits, minus, plus, block, numel
+    for groups in {1, rows}:
+        assert same(cpu.decode_sum(*args, groups), reference.decode_sum(*args, groups))
+        for error in (None, x[:groups].clone()):
+            for decay in (1.0, 0.3):
+                kept = [Feedback(torch.full((groups, numel), 9.0), error, decay) for _ in range(2)]
+                mine = cpu.reduce_and_encode(*args, kept[0], groups)
+                assert same(mine, reference.reduce_and_encode(*args, kept[1], groups))
+                assert same(kept[0].out, kept[1].out)
+        assert same(cpu.reduce_and_encode(*args, None, groups), reference.reduce_and_encode(*args, None, groups))
 
 
 def test_by_hand():
@@ -59,8 +66,8 @@ def test_by_hand():
 def test_zeros_toss_a_coin_and_bad_rows_are_named():
     x = torch.zeros(2, 4096)
     x[0, 1], x[0, 2], x[1, 5] = 2.0, -3.0, float("-inf")
-    bits, bad = encode_or_toss(x, Stream(3, 11))
-    coins = torch.cat((tosses(Stream(3, 11), 4096, x.device), tosses(Stream(3, 11 + 4096), 4096, x.device)))
+    bits, bad = encode_or_toss(x, Stream((3,), (11,)))
+    coins = torch.cat((tosses(Stream((3,), (11,)), 4096, x.device), tosses(Stream((3,), (11 + 4096,)), 4096, x.device)))
     assert bad.tolist() == [[False], [True]]
     assert (bits[0, 0] & 0b110).item() == 0b010
     assert (bits[1, 0] & 0b100000).item() == 0
@@ -79,10 +86,26 @@ def test_scaled_by_hand():
 def test_recoded_by_hand():
     bits, scale = encode(torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])), torch.tensor([[2.0], [4.0]])
     assert decode_sum(bits, -scale, scale, 3, 3).tolist() == [[6, 2, -2]]
-    again, scales, lost = reduce_and_encode(bits, -scale, scale, 3, 3, torch.tensor([[0.0, -3.0, 0.0]]), keep_lost=True)
+    kept = Feedback(torch.empty(1, 3), torch.tensor([[0.0, -6.0, 0.0]]), decay=0.5)
+    again, scales = reduce_and_encode(bits, -scale, scale, 3, 3, kept)
     assert scales.tolist() == [[2]]  # of the mean and what was carried, 3, −2, −1
     assert again.tolist() == [[0b001]]
-    assert lost.tolist() == [[1, 0, 1]]
+    assert kept.out.tolist() == [[1, 0, 1]]
+
+
+def test_groups_of_rows_are_recoded_each_by_itself():
+    bits, minus, plus = random_bytes(6, 4), normal(6, 2, 1), normal(6, 2, 2)
+    kept = Feedback(torch.empty(3, 30), normal(3, 30, 3))
+    again, scales = reduce_and_encode(bits, minus, plus, 16, 30, kept, groups=3)
+    whole, votes = decode_sum(bits, minus, plus, 16, 30, groups=3), vote(bits, random_bytes(3, 4, 1), groups=3)
+    for i in range(3):
+        mine, own = slice(2 * i, 2 * i + 2), slice(i, i + 1)
+        args = bits[mine], minus[mine], plus[mine], 16, 30
+        alone = Feedback(torch.empty(1, 30), kept.error[own])
+        assert same(reduce_and_encode(*args, alone), (again[own], scales[own]))
+        assert same(alone.out, kept.out[own])
+        assert same(decode_sum(*args), whole[own])
+        assert same(vote(bits[mine], random_bytes(3, 4, 1)[own]), votes[own])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 300])
@@ -92,7 +115,9 @@ def test_votes_are_counted(rows):
     ayes, chosen = bits.sum(0), (ties[0].unsqueeze(1) >> torch.arange(8)) & 1
     wanted = torch.where(2 * ayes == rows, chosen.bool(), 2 * ayes > rows)
     assert ((vote(data, ties)[0].unsqueeze(1) >> torch.arange(8)) & 1).bool().equal(wanted)
-    assert same(cpu.vote(data, ties), reference.vote(data, ties))
+    assert same(cpu.vote(data, ties, 1), reference.vote(data, ties, 1))
+    ties = random_bytes(rows, 3001, 2)
+    assert same(cpu.vote(data, ties, rows), reference.vote(data, ties, rows))
 
 
 @pytest.mark.parametrize("rows, numel, block", SHAPES)
@@ -116,15 +141,15 @@ def test_strides():
     for y in scattered(x):
         assert same(cpu.encode(y), reference.encode(x))
         assert same(cpu.encode_scaled(y, 96, True), reference.encode_scaled(x, 96, True))
-    wanted = reference.decode_sum(data, scales, -scales, 512, 5600)
+    wanted = reference.decode_sum(data, scales, -scales, 512, 5600, 1)
     for d in scattered(data):
-        assert same(cpu.decode_sum(d, scales, -scales, 512, 5600), wanted)
+        assert same(cpu.decode_sum(d, scales, -scales, 512, 5600, 1), wanted)
         assert same(cpu.decode(d, scales, -scales, 512, 5600), reference.decode(data, scales, -scales, 512, 5600))
-        assert same(cpu.vote(d, data[:1]), reference.vote(data, data[:1]))
+        assert same(cpu.vote(d, data[:1], 1), reference.vote(data, data[:1], 1))
 
 
 def test_threads():
     with threads(3):
         check(normal(3, 40_007), 96)
         data = random_bytes(4, 5001)
-        assert same(cpu.vote(data, data[:1]), reference.vote(data, data[:1]))
+        assert same(cpu.vote(data, data[:1], 1), reference.vote(data, data[:1], 1))

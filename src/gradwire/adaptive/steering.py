@@ -17,7 +17,7 @@ from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Sum
 from gradwire.core.layout import Layout
-from gradwire.core.state import Entry, Store
+from gradwire.core.state import Entry, Piece, Store
 
 SUM = "sum"  # of the gradients of this epoch
 
@@ -60,21 +60,24 @@ class Steering:
         if not self.controller.watches:
             return
         x = (x.detach().float() / scale).nan_to_num(0.0, 0.0, 0.0)
-        kept = self._sums.flat(SUM, layout)
-        self._sums.put_flat(SUM, layout, x if kept is None else kept.add_(x))
-        squares = torch.stack(torch._foreach_norm(list(layout.split(x)))).double().square()
+        slot = self._sums.slot(SUM, (layout,) * len(x), layout.numel)
+        if slot.current is None:
+            slot.turn(x.clone())
+        else:
+            slot.current.add_(x)
+        squares = _norms(list(layout.split(x))).double().square()
         unit = layout.names
         self._squares[unit] = self._squares[unit] + squares if unit in self._squares else squares
         self._steps[unit] = self._steps.get(unit, 0) + 1
 
     def end_epoch(self, rate: float, next_rate: float, workers: int) -> Program[Settings]:
         """Average what the workers saw, decide, and begin the next epoch's sums."""
-        names = sorted(self._sums.entries.get(SUM, {}))
+        names = sorted({piece.name for piece in self._sums.pieces(SUM)})
         norms = dict.fromkeys(self.levels if self.controller.watches else (), 0.0)  # where there was no gradient
         deviations, whole = dict(norms), 0.0
         if names:
             mean = yield Sum(self._statistics(names) / workers)
-            found = mean.tolist()
+            found = mean[0].tolist()
             norms |= zip(names, found[: len(names)], strict=True)
             deviations |= zip(names, found[len(names) : -1], strict=True)
             whole = found[-1]
@@ -97,46 +100,56 @@ class Steering:
 
     def _statistics(self, names: Sequence[str]) -> Tensor:
         """Norms of the sums, standard deviations, and the norm of everything."""
-        sums = [self._sums.entries[SUM][name].tensor for name in names]
-        norms = torch.stack(torch._foreach_norm(sums)).double()
+        sums: dict[str, list[Tensor]] = {}
+        for piece in self._sums.pieces(SUM):  # row by row
+            sums.setdefault(piece.name, []).append(piece.entry.tensor.reshape(-1))
+        norms = _norms([torch.stack(sums[name]) for name in names]).double()
         steps, squares = torch.zeros_like(norms), torch.zeros_like(norms)
         places = {name: place for place, name in enumerate(names)}
         for unit, count in self._steps.items():  # a parameter is in other units once DDP has rebuilt its buckets
             where = [places[name] for name in unit]
-            steps[where] += count
-            squares[where] += self._squares[unit]
+            steps[:, where] += count
+            squares[:, where] += self._squares[unit]
         deviations = (squares / steps - (norms / steps).square()).clamp(min=0).sqrt()
-        return torch.cat([norms, deviations, norms.norm().view(1)])
+        return torch.cat([norms, deviations, torch.stack([n.norm() for n in norms])[:, None]], 1)
 
     def _apply(self) -> None:
         full = dict(zip(dict.fromkeys(self.controller.levels), (c.spec for c in self.codecs), strict=True))
         self.levels = {name: full[spec] for name, spec in self.controller.settings.levels.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, the unfinished epoch included."""
-        sums = self._sums.entries.get(SUM, {})
+    def state_dict(self, row: int = 0) -> dict[str, Any]:
+        """Everything that concerns one worker, the unfinished epoch included."""
+        sums = {p.name: p.entry.tensor.clone() for p in self._sums.pieces(SUM) if p.row == row}
         return {
             "controller": self.controller.state_dict(),
-            "sums": {name: entry.tensor.clone() for name, entry in sums.items()},
+            "sums": sums,
             "units": [
-                {"names": list(unit), "squares": self._squares[unit].tolist(), "steps": count}
+                {"names": list(unit), "squares": self._squares[unit][row].tolist(), "steps": count}
                 for unit, count in self._steps.items()
             ],
         }
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Continue from there."""
-        self.controller.load_state_dict(saved["controller"])
-        self._apply()
-        self._sums = Store()
+    def load_state_dict(self, saved: Mapping[str, Any], row: int = 0, rows: int = 1) -> None:
+        """Continue from there: the state of one of `rows` workers, which are loaded in order."""
+        if row == 0:
+            self.controller.load_state_dict(saved["controller"])
+            self._apply()
+            self._sums, self._squares, self._steps = Store(), {}, {}
         for name, tensor in saved["sums"].items():
-            self._sums.put(SUM, name, Entry(tensor.clone()))
+            self._sums.put_piece(SUM, Piece(row, name, Entry(tensor.clone())))
         device = next((tensor.device for tensor in saved["sums"].values()), None)
-        units = {tuple(unit["names"]): unit for unit in saved["units"]}
-        self._squares = {
-            names: torch.tensor(unit["squares"], dtype=torch.float64, device=device) for names, unit in units.items()
-        }
-        self._steps = {names: unit["steps"] for names, unit in units.items()}
+        for unit in saved["units"]:
+            names = tuple(unit["names"])
+            squares = torch.tensor(unit["squares"], dtype=torch.float64, device=device)
+            known = self._squares.setdefault(names, squares.new_zeros((rows, len(names))))
+            known[row] = squares
+            self._steps[names] = unit["steps"]
+
+
+def _norms(pieces: Sequence[Tensor]) -> Tensor:
+    """(rows, pieces), of pieces of shape (rows, numel)."""
+    found = torch._foreach_norm([row for piece in pieces for row in piece])
+    return torch.stack(found).view(len(pieces), -1).t()
 
 
 def steer(controller: str | Controller | None, codec: str | Codec | None) -> tuple[Steering | None, list[Codec]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from gradwire.bench.launch import Rank, launch
 from gradwire.bench.sweep import Group, Measured, Place, Sweep
 from gradwire.collectives.c10d import Clock
-from gradwire.collectives.channel import Channel, channel_over
+from gradwire.collectives.channel import Lane, lanes_over
 from gradwire.collectives.meter import Meter
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
@@ -118,8 +118,8 @@ def reduce_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list
     """Reduce in turns over the default group; returns this rank's share of each setting."""
     world = dist.group.WORLD
     assert world is not None
-    channel = channel_over(world, torch.device("cpu"))
-    runs = [_Run(setting, channel) for setting in settings]
+    lane = lanes_over(world, torch.device("cpu"))[0]
+    runs = [_Run(setting, lane) for setting in settings]
     passes = max(s["repeats"] for s in settings) + WARM
     for turn in range(passes):
         for run in runs:
@@ -130,14 +130,15 @@ def reduce_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list
 class _Run:
     """One setting on one rank."""
 
-    def __init__(self, setting: Mapping[str, Any], channel: Channel) -> None:
+    def __init__(self, setting: Mapping[str, Any], lane: Lane) -> None:
         rank, workers = dist.get_rank(), dist.get_world_size()
         elements: int = setting["elements"]
         rows, width = -(-elements // WIDTH), min(elements, WIDTH)
         self.layout = Layout.of([("matrix", (rows, width))])
-        self.x = normal(Random(rank=rank).private("bench"), (self.layout.numel,), torch.device("cpu"))
-        self.engine = Engine(setting["codec"], strategy=setting["strategy"], compress="all", rank=rank, workers=workers)
-        self.driver = channel.driver(self.engine.teams)
+        self.x = normal(Random(ranks=(rank,)).private("bench"), (1, self.layout.numel), torch.device("cpu"))
+        options = {"strategy": setting["strategy"], "compress": "all", "ranks": (rank,), "workers": workers}
+        self.engine = Engine(setting["codec"], **options)
+        self.driver = lane.driver(self.engine.teams)
         if self.engine.measured:
             self.driver.run(self.engine.measure(self.x.device))
         self.samples: list[float] = []
@@ -154,9 +155,9 @@ class _Run:
         with torch.no_grad():
             result = self.driver.run(self.engine.reduce(self.x, self.layout))
         seconds = time.perf_counter() - start
-        self.engine.finish_step()
+        self.engine.finish_step([result])
         if self.first is None:
-            self.first = result
+            self.first = result.out
         if not sample:
             self.peak = max(self.peak, peak() - before)
         dist.barrier()  # what is still in a queue belongs to this pass; the barrier's own bytes are few

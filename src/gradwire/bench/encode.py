@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +31,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.records import Quantiles, Record, quantile
 from gradwire.core.registry import Check
-from gradwire.engine import Engine
+from gradwire.engine import Engine, UnitResult
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
 
@@ -136,7 +135,7 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     """One codec on a matrix of so many elements, or on a model's gradients."""
     device = torch.device(plan.device)
     layout, compress = _layout(subject)
-    x = SCALE * normal(Random().shared("bench"), (layout.numel,), device)
+    x = SCALE * normal(Random().common("bench"), (1, layout.numel), device)
     target = torch.empty_like(x)
     engines = [Engine(spec, memory=plan.memory, compress=compress, workers=plan.workers) for _ in range(2)]
     passes: list[list[dict[str, float]]] = [[], []]
@@ -148,7 +147,7 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
         copies.append(_clocked(lambda: target.copy_(x), device))
         for engine, taken, plain in zip(engines, passes, (False, True), strict=True):
             with plain_torch(plain), torch.no_grad():
-                taken.append(one_pass(engine, x, layout))
+                taken.append(one_pass(engine, x, layout, target))
         rounds += 1
     kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
     strategy, payload = _sent(engines[0], x, layout)
@@ -164,30 +163,35 @@ def _layout(subject: int | str) -> tuple[Layout, str]:
     return Layout.of((n, tuple(p.shape)) for n, p in parameters if p.requires_grad), "matrices"
 
 
-def one_pass(engine: Engine, x: Tensor, layout: Layout) -> dict[str, float]:
+def one_pass(engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None) -> dict[str, float]:
     """One step of one worker; seconds of each phase."""
     spent = dict.fromkeys(PHASES, 0.0)
-    program: Program[Tensor] = engine.reduce(x, layout)
-    request, seconds = _resume(program, None, x.device)
-    spent["encode"] = seconds
-    while request is not None:
-        answer = as_answer(request, [trace.echo(e, engine.workers) for e in as_batch(request)])
-        request, seconds = _resume(program, answer, x.device)
-        spent["decode" if request is None else "reduce"] += seconds
-    engine.finish_step()
-    return spent
+    program = engine.reduce(x, layout, out)
+    answer, phase = None, "encode"
+    while True:
+        step = _Step(program, answer)
+        seconds = _clocked(step, x.device)
+        spent["decode" if step.result is not None else phase] += seconds
+        if step.result is not None:
+            engine.finish_step([step.result])
+            return spent
+        answer = as_answer(step.request, [trace.echo(e, engine.workers) for e in as_batch(step.request)])
+        phase = "reduce"
 
 
-def _resume(program: Program[Tensor], answer: Any, device: torch.device) -> tuple[Any, float]:
-    """What the program asks for next (None: it has ended), and how long that took."""
-    request: list[Any] = [None]
+class _Step:
+    """Resumes a program: it asks for something, or ends with a result."""
 
-    def go() -> None:
-        with suppress(StopIteration):
-            request[0] = program.send(answer)
+    def __init__(self, program: Program[UnitResult], answer: Any) -> None:
+        self.program, self.answer = program, answer
+        self.request: Any = None
+        self.result: UnitResult | None = None
 
-    seconds = _clocked(go, device)
-    return request[0], seconds
+    def __call__(self) -> None:
+        try:
+            self.request = self.program.send(self.answer)
+        except StopIteration as done:
+            self.result = done.value
 
 
 def _clocked(work: Callable[[], object], device: torch.device) -> float:
@@ -203,7 +207,7 @@ def _clocked(work: Callable[[], object], device: torch.device) -> float:
 def _sent(engine: Engine, x: Tensor, layout: Layout) -> tuple[str, int]:
     """The strategy that carried the codec, and the payload of one more step."""
     with torch.no_grad():
-        exchanges = trace.run(engine.reduce(x, layout), engine.workers)
+        exchanges, _ = trace.run(engine.reduce(x, layout), engine.workers)
     chosen = engine.strategy_for(layout)
     return "its own rounds" if chosen is None else chosen.name, sum(e.payload_bytes for e in exchanges)
 

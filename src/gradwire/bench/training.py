@@ -28,7 +28,7 @@ from gradwire.core.registry import Check, to_spec
 from gradwire.engine import Engine
 from gradwire.memory.base import memories
 from gradwire.perf.training import Curve, Point
-from gradwire.share import default_memory
+from gradwire.unit import default_memory
 
 PRECISIONS = ("auto", "float32", "bf16")
 UNSTEERED = Settings(levels={})

@@ -152,11 +152,9 @@ class Trainer(Training):
             controller=plan.controller,
             compress=plan.compress,
             nmse_every=plan.nmse_every,
-            share=True,
         )
-        for engine in self.cluster.engines:
-            engine.begin(self.layout)
-        self.engine = self.cluster.engines[0]
+        self.engine = self.cluster.engine
+        self.engine.begin(self.layout)
         self._bytes = [0, 0]  # payload and sent
         self._seconds = 0.0
         self._squares = torch.zeros(2, device=self.device)  # of the error against the plain mean, and of that mean
@@ -178,8 +176,7 @@ class Trainer(Training):
         measured = self._measures
         mean = rows.mean(0) if measured else None
         if self.engine.memory.by_learning_rate and rate_now > 0:  # as under DDP, where the optimizer tells the rate
-            for engine in self.cluster.engines:
-                engine.gradient_scale = 1.0 / rate_now
+            self.engine.begin_step(learning_rate=rate_now)
         reduced = self.cluster.reduce_rows(rows, self.layout)
         self._count_bytes(measured)
         if mean is not None:
@@ -227,10 +224,14 @@ class Trainer(Training):
 
     def _residual_norm(self) -> float | None:
         """Of what a worker owes, mean over the workers."""
-        kept = [[e.tensor for e in engine.store.entries.get(ERROR, {}).values()] for engine in self.cluster.engines]
-        if not kept[0]:
+        kept: dict[int, list[Tensor]] = {}
+        for group, mine in enumerate(self.engine.groups):
+            for piece in mine.store.pieces(ERROR):
+                kept.setdefault(len(mine.ranks) * group + piece.row, []).append(piece.entry.tensor)
+        if not kept:
             return None
-        return finite(float(torch.stack([torch.stack(torch._foreach_norm(errors)).norm() for errors in kept]).mean()))
+        norms = [torch.stack(torch._foreach_norm(errors)).norm() for errors in kept.values()]
+        return finite(float(torch.stack(norms).mean()))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -239,7 +240,7 @@ class Trainer(Training):
             "epoch": self._epoch,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "workers": [engine.state_dict() for engine in self.cluster.engines],
+            "workers": self.cluster.state_dicts(),
             "history": vars(self.history),
             "bytes": self._bytes,
             "seconds": self._seconds,
@@ -256,8 +257,7 @@ class Trainer(Training):
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for engine, kept in zip(self.cluster.engines, state["workers"], strict=True):
-            engine.load_state_dict(kept)
+        self.cluster.load_state_dicts(state["workers"])
         self.history = History(**state["history"])
         self._epoch, self._bytes, self._seconds = state["epoch"], list(state["bytes"]), state["seconds"]
         torch.set_rng_state(state["noise"].cpu())

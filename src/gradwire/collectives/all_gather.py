@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from gradwire.core.codec import Carrier, Codec, Context, Reduced, encode, strategies
-from gradwire.core.exchange import Gather, once
+from gradwire.core.codec import Carrier, Codec, Context, Flag, strategies
+from gradwire.core.exchange import Gather, Program
+from gradwire.core.window import Feedback, Window
 
 
 @strategies.register
@@ -23,11 +22,12 @@ class AllGather(Carrier):
 
     name: ClassVar[str] = "all_gather"
 
-    def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
-        payload, own = encode(codec, x[None], ctx)
+    def reduce(
+        self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
+    ) -> Program[Flag]:
+        payload = codec.encode_from(source, feedback, 1, source.numel, ctx.rng)
         rows = yield Gather(payload)
-        mean = once(rows, lambda: codec.combine(rows, x.numel(), ctx.rng)[0])
-        return mean, None if own is None else own[0]
+        return codec.combine_to(rows, target, ctx.rng.of(range(ctx.workers), [0] * ctx.workers))
 
     def refusal(self, codec: Codec) -> str | None:
         return None

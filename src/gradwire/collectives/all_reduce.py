@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, strategies
-from gradwire.core.exchange import Payload, Sum, once
+from gradwire.core.codec import Carrier, Codec, Combine, Context, Flag, strategies
+from gradwire.core.exchange import Payload, Program, Sum
+from gradwire.core.window import Feedback, Window
 
 
 @strategies.register
@@ -23,12 +22,13 @@ class AllReduce(Carrier):
 
     name: ClassVar[str] = "all_reduce"
 
-    def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
+    def reduce(
+        self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
+    ) -> Program[Flag]:
         # multiplied, not divided: bit for bit what DDP does without a hook
-        payload = codec.encode(x[None] * (1.0 / ctx.workers), ctx.rng)
-        own = codec.decode(payload, x.numel(), ctx.rng)[0] * ctx.workers if ctx.wants_own else None
+        payload = codec.encode_part(source, feedback, 1.0 / ctx.workers, ctx.rng)
         total = yield Sum(payload.data)
-        return once(total, lambda: codec.decode(Payload(total), x.numel(), ctx.rng)[0]), own
+        return codec.decode_to(Payload(total), target, target.numel, ctx.rng.of((0,), (0,)))
 
     def refusal(self, codec: Codec) -> str | None:
         if codec.traits.combine is Combine.SUM:

@@ -148,17 +148,15 @@ class _Peers:
         swapped = self._swap(send.view(-1), counts, counts)
         return lambda: Payload(swapped().view_as(send))
 
-    def _route(self, exchange: Route) -> Callable[[], Payload | None]:
+    def _route(self, exchange: Route) -> Callable[[], Payload]:
         assert exchange.payload.lengths is None, "rows of a route have a fixed size"
-        row = exchange.payload.data[0].contiguous()
-        outgoing, incoming = (
-            [row.numel() if r == peer else 0 for r in range(self.workers)] for peer in (exchange.to, exchange.source)
-        )
-        swapped = self._swap(row if exchange.to is not None else row[:0], outgoing, incoming)
+        row, (to,), (source,) = exchange.payload.data[0].contiguous(), exchange.to, exchange.source
+        outgoing, incoming = ([row.numel() if r == peer else 0 for r in range(self.workers)] for peer in (to, source))
+        swapped = self._swap(row if to is not None else row[:0], outgoing, incoming)
 
-        def finish() -> Payload | None:
+        def finish() -> Payload:
             received = swapped()
-            return None if exchange.source is None else Payload(received.view(1, -1))
+            return Payload(row[None] if source is None else received.view(1, -1))
 
         return finish
 

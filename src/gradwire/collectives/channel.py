@@ -1,4 +1,10 @@
-"""Where a handle's exchanges travel: apart from DDP's and the user's own, and in one order."""
+"""Where a session's exchanges travel: apart from DDP's and the user's own, and in one order.
+
+A channel has lanes. Each is a copy of the process group that nobody else uses, and the one thread that uses it. Units
+of compression take the lanes in turn, so one is encoded or decoded while another is on the wire. Within a lane
+exchanges start in the order of the units, which is the same on all ranks; between lanes no order is needed, as they
+share nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +23,12 @@ from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Team
 
 T = TypeVar("T")
+LANES = 2  # one on the wire, one at work
 
 
 @dataclass(frozen=True)
-class Channel:
-    """A copy of a process group that nobody else uses, and the one thread that uses it."""
+class Lane:
+    """A process group, and the one thread that talks to it."""
 
     group: dist.ProcessGroup
     executor: Executor
@@ -29,7 +36,7 @@ class Channel:
     _teams: dict[tuple[Team, ...], dict[Team, dist.ProcessGroup]] = field(default_factory=dict)
 
     def driver(self, teams: Sequence[Team] = ()) -> ProcessGroupDriver:
-        """What drives programs over this channel. `teams` are those that this rank is in; all ranks make them alike."""
+        """What drives programs over this lane. `teams` are those that this rank is in; all ranks make them alike."""
         key = tuple(teams)
         if key and key not in self._teams:
             _level_group_counts(self.group)
@@ -47,27 +54,36 @@ class Channel:
         return group
 
 
-_channels: weakref.WeakKeyDictionary[dist.ProcessGroup, Channel] = weakref.WeakKeyDictionary()
+_channels: weakref.WeakKeyDictionary[dist.ProcessGroup, list[Lane]] = weakref.WeakKeyDictionary()
 
 
-def channel_over(group: dist.ProcessGroup, device: torch.device) -> Channel:
-    """The channel over the ranks of `group`, with its time-out; made once, all handles on the group share it."""
+def lanes_over(group: dist.ProcessGroup, device: torch.device) -> list[Lane]:
+    """The lanes over the ranks of `group`, with its time-out; made once, all sessions on the group share them.
+
+    On an accelerator there is one: its collectives run in an order of their own on one stream.
+    """
     if group not in _channels:
-        ranks = dist.get_process_group_ranks(group)
-        timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
-        subgroup = len(ranks) < dist.get_world_size()
-        if subgroup:
-            _level_group_counts(group)
-        copy = dist.new_group(
-            ranks=ranks,
-            timeout=timeout,
-            backend=dist.get_backend(group),
-            # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
-            use_local_synchronization=subgroup,
-        )
-        _channels[group] = Channel(copy, Executor("gradwire", device), timeout)
-        weakref.finalize(group, _channels[group].executor.close)
+        count = LANES if device.type == "cpu" else 1
+        _channels[group] = [_lane(group, device, i) for i in range(count)]
+        for lane in _channels[group]:
+            weakref.finalize(group, lane.executor.close)
     return _channels[group]
+
+
+def _lane(group: dist.ProcessGroup, device: torch.device, index: int) -> Lane:
+    ranks = dist.get_process_group_ranks(group)
+    timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
+    subgroup = len(ranks) < dist.get_world_size()
+    if subgroup:
+        _level_group_counts(group)
+    copy = dist.new_group(
+        ranks=ranks,
+        timeout=timeout,
+        backend=dist.get_backend(group),
+        # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
+        use_local_synchronization=subgroup,
+    )
+    return Lane(copy, Executor(f"gradwire-{index}", device), timeout)
 
 
 def _everyones(group: dist.ProcessGroup, value: T) -> list[T]:

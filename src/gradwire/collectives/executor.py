@@ -38,10 +38,14 @@ class Executor:
             self._open += 1
         self._jobs.put(lambda: self._on_stream(job, ready))
 
-    def wait(self) -> None:
-        """Return when all jobs have ended; raise what the first failing one raised."""
+    def join(self) -> None:
+        """Return when all jobs have ended."""
         with self._idle:
             self._idle.wait_for(lambda: self._open == 0)
+
+    def wait(self) -> None:
+        """Return when all jobs have ended; raise what the first failing one raised."""
+        self.join()
         if self.error is not None:
             raise self.error
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from torch import Tensor
 from gradwire.collectives.choose import parse
 from gradwire.core.codec import Carrier, Codec, Combine, Strategy, strategies
 from gradwire.core.errors import ConfigError
-from gradwire.core.exchange import Gather, Payload, Program, Scatter, Sum, Team
+from gradwire.core.exchange import Exchange, Gather, Payload, Program, Scatter, Sum, Team
 from gradwire.core.layout import Layout, Segment, Split
 from gradwire.core.registry import Check
 
@@ -74,30 +74,38 @@ class Hierarchical(Strategy):
             )
         return replace(self, per_node=per_node)
 
-    def teams(self, rank: int, workers: int) -> tuple[Team, Team]:
-        """With whom worker `rank` exchanges: those of its node, and those who own the same share on all nodes."""
-        first = rank - rank % self.per_node
-        node = Team(range(first, first + self.per_node), inside=True)
-        return node, Team(range(rank % self.per_node, workers, self.per_node))
 
-
-class Station(NamedTuple):
-    """Where a worker stands: what was wished for, what carries one-shot codecs, and whom it exchanges with."""
+@dataclass(frozen=True)
+class Placement:
+    """Where workers stand: what was wished for, what carries one-shot codecs, and how many share a node."""
 
     strategy: Strategy | None
     carrier: Carrier | None
-    node: Team | None  # those who share its node, where that makes a difference
-    across: Team  # those with whom it compresses: all workers, or those who own its share on all nodes
+    workers: int
+    per_node: int = 1  # where that makes a difference
 
     @classmethod
-    def of(cls, wish: Strategy | None, rank: int, workers: int) -> Station:
+    def of(cls, wish: Strategy | None, workers: int) -> Placement:
         if not isinstance(wish, Hierarchical):
             assert wish is None or isinstance(wish, Carrier)
-            return cls(wish, wish, None, Team(range(workers)))
+            return cls(wish, wish, workers)
         wish = wish.fitted(workers)
-        if wish.per_node == 1:
-            return cls(wish, wish.carrier, None, Team(range(workers)))
-        return cls(wish, wish.carrier, *wish.teams(rank, workers))
+        return cls(wish, wish.carrier, workers, wish.per_node)
+
+    def node_of(self, rank: int) -> Team:
+        """Those who share a node with worker `rank`."""
+        first = rank - rank % self.per_node
+        return Team(range(first, first + self.per_node), inside=True)
+
+    def groups(self, ranks: Sequence[int]) -> list[tuple[Team, tuple[int, ...]]]:
+        """Whom the workers `ranks` compress with: all, or those who own the same share on all nodes; and as whom."""
+        p = self.per_node
+        members = [[r for r in ranks if r % p == index] for index in range(p)]
+        return [
+            (Team(range(index, self.workers, p)), tuple(r // p for r in found))
+            for index, found in enumerate(members)
+            if found
+        ]
 
 
 def _told() -> int:
@@ -177,14 +185,19 @@ def _width(segment: Segment) -> int:
 # -------------------------------------------------------------------- what happens inside a node
 
 
-class Deal:
-    """How a unit is dealt out to the ranks of a node, and put together again."""
+class NodeSharding:
+    """How a unit is cut into shares for the ranks of a node, and put together again."""
 
-    def __init__(self, unit: Split, owners: Ownership, node: Team, rank: int, by_tensor: bool) -> None:
+    def __init__(
+        self, unit: Split, owners: Ownership, placement: Placement, ranks: Sequence[int], by_tensor: bool
+    ) -> None:
         picked, rest = owners.shares(unit.picked, by_tensor), owners.shares(unit.rest, by_tensor=False)
         self.shares = [Split(Layout(p.segments + r.segments), p, r) for p, r in zip(picked, rest, strict=True)]
-        self.mine = self.shares[node.ranks.index(rank)]
-        self._node = node
+        self._nodes = list(dict.fromkeys(placement.node_of(rank) for rank in ranks))  # that have ranks here
+        self._members = len(ranks) // len(self._nodes)  # of each node: one, or all
+        self._indices = [rank % placement.per_node for rank in ranks[: self._members]]
+        self.mine = [self.shares[i] for i in self._indices]
+        self._whole = unit.whole
         pieces = sorted(
             (unit.whole.find(segment).start, owner, segment.name)
             for owner, share in enumerate(self.shares)
@@ -197,39 +210,48 @@ class Deal:
         sizes = {(owner, s.name): s.numel for owner, share in enumerate(self.shares) for s in share.whole.segments}
         self._sizes = [sizes[owner, name] for _, owner, name in pieces]
 
-    def mean(self, x: Tensor, flags: Mapping[str, Tensor]) -> Program[tuple[Tensor, dict[str, Tensor]]]:
-        """The node's mean of the own share, in float32 at least, and of the flags of its tensors."""
-        pieces = torch.split(x, self._sizes)
+    def mean(self, x: Tensor, flags: Tensor | None) -> Program[list[tuple[Tensor, Tensor | None]]]:
+        """For each rank of a node that is here: the nodes' means of its share, in float32 at least, a row for each
+        node; and of the flags of its tensors."""
+        pieces = torch.split(x, self._sizes, dim=1)
+        used = {} if flags is None else dict(zip(self._whole.names, torch.split(flags, 1, 1), strict=True))
         rows = []
         for order, share in zip(self._order, self.shares, strict=True):
-            rows.append([pieces[i] for i in order] + [flags[name] for name in share.picked.names if flags])
+            rows.append([pieces[i] for i in order] + [used[name] for name in share.whole.names if used])
         received = yield from self._scatter(rows, x)
-        scaled = received.to(torch.promote_types(x.dtype, torch.float32)) * (1.0 / len(rows))
-        total = scaled[0]
-        for row in scaled[1:]:  # in order of rank, whatever the device
-            total = total + row
-        numel, names = self.mine.whole.numel, self.mine.picked.names if flags else ()
-        used = torch.split(total[numel : numel + len(names)], 1) if names else ()
-        return total[:numel], dict(zip(names, used, strict=True))
+        p, found = len(self.shares), []
+        for member, share in enumerate(self.mine):
+            scaled = received[:, member].to(torch.promote_types(x.dtype, torch.float32)) * (1.0 / p)
+            total = scaled[:, 0]
+            for i in range(1, p):  # in order of rank, whatever the device
+                total = total + scaled[:, i]
+            numel, count = share.whole.numel, len(share.whole.names) if used else 0
+            found.append((total[:, :numel], total[:, numel : numel + count] if used else None))
+        return found
 
     def _scatter(self, rows: list[list[Tensor]], like: Tensor) -> Program[Tensor]:
-        lengths = [sum(p.numel() for p in row) for row in rows]
-        width = max(lengths)
-        padded = [[*row, like.new_zeros(width - n)] for row, n in zip(rows, lengths, strict=True)]
-        data = torch.cat([p for row in padded for p in row]).view(len(rows), width)
-        received: Payload = yield Scatter(Payload(data.view(torch.uint8)), team=self._node)
-        return received.data.view(like.dtype)
+        """(nodes, members, senders, width)."""
+        lengths = [sum(p.shape[1] for p in row) for row in rows]
+        width, p = max(lengths), len(rows)
+        padded = [[*row, like.new_zeros((len(like), width - n))] for row, n in zip(rows, lengths, strict=True)]
+        data = torch.cat([part for row in padded for part in row], 1).view(len(self._nodes), -1, width)
+        received = yield tuple(
+            Scatter(Payload(one.contiguous().view(torch.uint8)), p, team=node)
+            for one, node in zip(data, self._nodes, strict=True)
+        )
+        return torch.stack([r.data.view(like.dtype).view(self._members, p, width) for r in received])
 
-    def joined(self, out: Tensor, beside: Tensor | None) -> Program[tuple[Tensor, Tensor | None]]:
-        """The results of all shares, in the order of the unit; and the sum of what is handed in `beside`."""
+    def join(self, outs: Sequence[Tensor], beside: Sequence[Tensor] | None, out: Tensor) -> Program[Tensor | None]:
+        """Write the results of all shares to `out`, in the order of the unit; returns the sum of what is `beside`."""
         width = max(share.whole.numel for share in self.shares)
-        row = torch.nn.functional.pad(out, (0, width - out.numel()))[None]
-        gather = Gather(Payload(row.view(torch.uint8)), relay=True, team=self._node)
-        if beside is None:
-            received = yield gather
-        else:
-            received, beside = yield (gather, Sum(beside, team=self._node))
+        rows = torch.cat([torch.nn.functional.pad(o, (0, width - o.shape[1])) for o in outs])
+        payload = Payload(rows.view(torch.uint8))
+        exchanges: list[Exchange] = [Gather(payload, relay=True, team=node) for node in self._nodes]
+        if beside is not None:
+            exchanges += [Sum(torch.stack(list(beside)), team=node) for node in self._nodes]
+        answers = yield tuple(exchanges)
         pieces: dict[int, Tensor] = {}
-        for order, share, result in zip(self._order, self.shares, received.data.view(out.dtype), strict=True):
+        for order, share, result in zip(self._order, self.shares, answers[0].data.view(rows.dtype), strict=True):
             pieces |= zip(order, share.whole.split(result[: share.whole.numel]), strict=True)
-        return torch.cat([pieces[i] for i in range(len(pieces))]), beside
+        torch.cat([pieces[i] for i in range(len(pieces))], out=out[0])
+        return None if beside is None else answers[len(self._nodes)][0]

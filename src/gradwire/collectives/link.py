@@ -41,14 +41,14 @@ def measuring(workers: int, device: torch.device) -> Program[Link]:
     def exchange(row: int) -> Program[float]:
         rows = torch.zeros(workers, row, dtype=torch.uint8, device=device)
         start = time.perf_counter()
-        yield Scatter(Payload(rows))
+        yield Scatter(Payload(rows), workers)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
     def slowest(seconds: float) -> Program[float]:
-        agreed = yield Max(torch.tensor([seconds], dtype=torch.float64, device=device))
-        return float(agreed[0])
+        agreed = yield Max(torch.tensor([[seconds]], dtype=torch.float64, device=device))
+        return float(agreed)
 
     tries = []
     for _ in range(SMALL_TRIES):

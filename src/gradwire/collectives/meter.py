@@ -17,7 +17,9 @@ class Meter:
     exchanges: int = 0
 
     def count(self, exchange: Exchange, workers: int, rank: int) -> None:
-        """Worker `rank` of all `workers` asks for `exchange`."""
+        """Worker `rank` of all `workers` asks for `exchange`; of others' teams it knows nothing."""
+        if exchange.team is not None and rank not in exchange.team.ranks:
+            return
         sent = exchange.sent_bytes(*place(exchange, workers, rank))
         if exchange.team is not None and exchange.team.inside:
             self.node_bytes += sent

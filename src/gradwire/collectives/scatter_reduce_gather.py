@@ -12,17 +12,16 @@ Wire: 2 (n-1)/n of a payload for any n, where all-gather sends n-1 payloads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
-import torch.nn.functional as F
-from torch import Tensor
-
-from gradwire.core.codec import Carrier, Codec, Combine, Context, Reduced, codecs, encode, reduce_and_encode, strategies
+from gradwire.core.codec import Carrier, Codec, Combine, Context, Flag, codecs, reduce_and_encode, strategies
 from gradwire.core.errors import Incompatible
-from gradwire.core.exchange import Gather, Scatter, once
+from gradwire.core.exchange import Gather, Payload, Program, Scatter
 from gradwire.core.layout import Layout
+from gradwire.core.state import Slot, Store
+from gradwire.core.window import Feedback, Window
 
 OWNER_ERROR = "owner_error"
 
@@ -46,40 +45,48 @@ class ScatterReduceGather(Carrier):
             raise Incompatible(f"scatter_reduce_gather: {codec.name} cannot serve as `down`: {problem}")
         object.__setattr__(self, "_down", codec)
 
-    def __call__(self, codec: Codec, x: Tensor, ctx: Context) -> Reduced:
-        shard = shard_length(codec, x.numel(), ctx.workers)
-        low = ctx.rank * shard
-        up, own = encode(codec, _padded(x, ctx.workers * shard).view(ctx.workers, shard), ctx)
-        received = yield Scatter(up)
-        down, rng = self._down or codec, ctx.rng.fold("down")
-        held = self.held(codec, ctx.layout, ctx.rank, ctx.workers)
-        remember = held.numel > 0 and (ctx.owner_memory if self.owner_memory is None else self.owner_memory)
-        kept = ctx.state.flat(OWNER_ERROR, held) if remember else None
-        if kept is not None:
-            kept = ctx.rescale * _padded(kept, shard)[None]
-        owner = codec.reduce_and_encode if self._down is None else partial(reduce_and_encode, codec, self._down)
-        result, lost = owner(received, shard, ctx.rng.at(low), rng.at(low), kept, remember)
-        if lost is not None:
-            ctx.state.put_flat(OWNER_ERROR, held, lost[0, : held.numel])
+    def reduce(
+        self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
+    ) -> Program[Flag]:
+        n, shard = ctx.workers, shard_length(codec, source.numel, ctx.workers)
+        up = codec.encode_from(source, feedback, n, shard, ctx.rng)
+        received = yield Scatter(up, n)
+        result = self._owned(codec, received, shard, ctx)
         rows = yield Gather(result, relay=True)
-        out = once(rows, lambda: down.decode(rows, shard, rng).view(-1)[: x.numel()])
-        return out, None if own is None else own.view(-1)[: x.numel()]
+        down = self._down or codec
+        return down.decode_to(rows, target, shard, ctx.rng.fold("down").of((0,), (0,)))
+
+    def _owned(self, codec: Codec, received: Payload, shard: int, ctx: Context) -> Payload:
+        """What the workers of this process make of the shards that they own."""
+        n, lows = ctx.workers, [rank * shard for rank in ctx.ranks]
+        senders = ctx.rng.of([i for _ in lows for i in range(n)], [low for low in lows for _ in range(n)])
+        again = ctx.rng.fold("down").at(*lows)
+        feedback, slot = None, self.owner_slot(codec, ctx.layout, ctx.ranks, n, ctx.state.store)
+        if slot is not None and (ctx.owner_memory if self.owner_memory is None else self.owner_memory):
+            out = ctx.state.write(slot, slot.spare(received.data.device))
+            feedback = Feedback(out, slot.current, ctx.rescale)
+        groups = len(ctx.ranks)
+        if self._down is None:
+            result = codec.reduce_and_encode(received, shard, senders, again, feedback, groups)
+        else:
+            result = reduce_and_encode(codec, self._down, received, shard, senders, again, feedback, groups)
+        if feedback is not None and slot is not None:
+            for row, layout in enumerate(slot.layouts):  # what lies behind the end of the unit is nobody's
+                if layout.numel < shard:
+                    feedback.out[row, layout.numel :] = 0.0
+        return result
 
     def refusal(self, codec: Codec) -> str | None:
         if codec.traits.combine is Combine.ROUNDS or not codec.traits.shards:
             return "a shard of its gradient cannot be encoded by itself"
         return None
 
-    def held(self, codec: Codec, layout: Layout, rank: int, workers: int) -> Layout:
+    def owner_slot(self, codec: Codec, layout: Layout, ranks: Sequence[int], workers: int, store: Store) -> Slot | None:
         shard = shard_length(codec, layout.numel, workers)
-        return layout.cut(rank * shard, (rank + 1) * shard)
+        held = [layout.cut(rank * shard, (rank + 1) * shard) for rank in ranks]
+        return store.slot(OWNER_ERROR, held, shard) if any(piece.numel for piece in held) else None
 
 
 def shard_length(codec: Codec, numel: int, workers: int) -> int:
     """Elements of one shard: an equal share, rounded up to the codec's alignment."""
     return -(-numel // (workers * codec.alignment)) * codec.alignment
-
-
-def _padded(x: Tensor, numel: int) -> Tensor:
-    """Zeros behind the end; no copy where there is nothing to add."""
-    return F.pad(x, (0, numel - x.numel())) if numel > x.numel() else x

@@ -7,11 +7,13 @@ allocated or computed, so a model of any size is traced at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gradwire.collectives.local import stack
 from gradwire.collectives.meter import Meter
-from gradwire.core.exchange import Exchange, Gather, Program, Reduction, Route, as_answer, as_batch
+from gradwire.core.exchange import Exchange, Program, Reduction, Route, Scatter, as_answer, as_batch
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,16 @@ class TracedExchange:
     handed_bytes: int = 0  # that this worker hands in, results it relays included
 
 
-def run(program: Program[Any], workers: int, rank: int = 0) -> list[TracedExchange]:
-    """Drive `program` as worker `rank` of `workers` and list what it exchanges."""
+def run(program: Program[R], workers: int, rank: int = 0) -> tuple[list[TracedExchange], R]:
+    """Drive `program` as worker `rank` of `workers`; what it exchanges, and what it returns."""
     traced: list[TracedExchange] = []
     answer: Any = None
     round_ = 0
     while True:
         try:
             request = program.send(answer)
-        except StopIteration:
-            return traced
+        except StopIteration as done:
+            return traced, done.value
         batch = as_batch(request)
         for exchange in batch:
             meter = Meter()
@@ -51,8 +53,8 @@ def echo(exchange: Exchange, workers: int) -> Any:
     """What a worker is sent if all workers had handed in what it did."""
     if isinstance(exchange, Reduction):
         return exchange.tensor
-    if isinstance(exchange, Route):
-        return None if exchange.source is None else exchange.payload
+    if isinstance(exchange, Route | Scatter):
+        return exchange.payload
     if exchange.team is not None:
         workers = len(exchange.team.ranks)
-    return stack([exchange.payload] * workers) if isinstance(exchange, Gather) else exchange.payload
+    return stack([exchange.payload] * workers)

@@ -1,26 +1,28 @@
 """What workers can ask the network for. Codecs and strategies yield these; drivers carry them out.
 
-| exchange | each worker gives | each worker gets | bytes a worker sends (n workers) |
+A program stands for all workers of one process: one under torch.distributed, all of them in a virtual cluster. Tensors
+and payloads have a first dimension of rows, as many as the process has workers, in order of rank. With n workers in
+all, of which w are here:
+
+| exchange | this process gives | it gets | bytes a worker sends |
 |---|---|---|---|
-| `Sum`, `Max` | a tensor | the elementwise sum or maximum | 2 (n-1)/n of the tensor (ring) |
-| `Gather` | a payload of one row | n rows, one a worker | n-1 copies of the payload |
-| `Scatter` | a payload of n rows | n rows: row r of worker i arrives at worker r as row i | all rows but its own |
-| `Route` | a payload of one row | the row that another worker sent here, or None | the payload, if it goes anywhere |
+| `Sum`, `Max` | a tensor of w rows | one row: the elementwise sum or maximum | 2 (n-1)/n of a row (ring) |
+| `Gather` | a payload of w rows | n rows, one a worker | n-1 copies of a row |
+| `Scatter` | w·n rows: n for each worker here | w·n rows: for worker r, row r of each worker | all rows but its own |
+| `Route` | w rows | w rows: what others sent here, the own row where none did | the row, if it goes anywhere |
 
 A generator yields one exchange, or a tuple of exchanges that may travel together, and is sent the
 answer, or the tuple of answers. What it yields belongs to the driver from then on (it may be reduced in
 place); what it is sent is shared and must not be written to.
 
 Workers may also exchange in teams: `within` marks all that a program asks for. The n workers of the table are then
-those of the team, counted in its order; the exchanges of one tuple are all of one team.
+those of the team, counted in its order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -74,8 +76,8 @@ class Reduction:
 
     @property
     def payload_bytes(self) -> int:
-        """What of this worker's own gradient goes into the exchange."""
-        return self.tensor.numel() * self.tensor.element_size()
+        """What of a worker's own gradient goes into the exchange."""
+        return self.tensor[0].numel() * self.tensor.element_size()
 
     def sent_bytes(self, workers: int, rank: int) -> int:
         """Bytes that leave the worker, in a ring."""
@@ -100,47 +102,49 @@ class Gather:
 
     @property
     def payload_bytes(self) -> int:
-        return 0 if self.relay else self.payload.nbytes
+        return 0 if self.relay else self.payload.row_bytes(0)
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        return int(wire.gathered(self.payload.nbytes, workers))
+        return int(wire.gathered(self.payload.row_bytes(0), workers))
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Row r of each worker goes to worker r."""
+    """Row r of each worker goes to worker r. `workers` is how many there are."""
 
     payload: Payload
+    workers: int
     team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
-        return self.payload.nbytes
+        """Of the first worker here."""
+        return sum(self.payload.row_bytes(row) for row in range(self.workers))
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        return self.payload.nbytes - self.payload.row_bytes(rank)
+        return self.payload_bytes - self.payload.row_bytes(rank)
 
 
 @dataclass(frozen=True)
 class Route:
-    """One row goes to worker `to`, and one comes from worker `source`; None: none does.
+    """For each worker here: its row goes to worker `to`, and one comes from worker `source`; None: none does.
 
     For rings, trees and swaps of partners. All workers take part in the round, each `to` must name a worker whose
     `source` names it back, and all rows must have the same size. `relay` marks rows that carry a partial result.
     """
 
     payload: Payload
-    to: int | None
-    source: int | None
+    to: tuple[int | None, ...]
+    source: tuple[int | None, ...]
     relay: bool = False
     team: Team | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
-        return 0 if self.relay else self.payload.nbytes
+        return 0 if self.relay else self.payload.row_bytes(0)
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        return 0 if self.to is None or self.to == rank else self.payload.nbytes
+        return 0 if self.to[0] is None or self.to[0] == rank else self.payload.row_bytes(0)
 
 
 Exchange: TypeAlias = Reduction | Gather | Scatter | Route
@@ -162,35 +166,6 @@ def as_batch(request: Any) -> tuple[Exchange, ...]:
 def as_answer(request: Any, answers: list[Any]) -> Any:
     """What to send back for `request`: one answer, or a tuple where a tuple was asked."""
     return tuple(answers) if isinstance(request, tuple) else answers[0]
-
-
-_known: ContextVar[dict[Any, tuple[Any, Any]] | None] = ContextVar("known", default=None)
-
-
-def once(answer: object, how: Callable[[], R]) -> R:
-    """What the function `how` makes of an answer that all workers were sent, and make the same of.
-
-    A worker with a process of its own computes it. Virtual workers may do so once for all of them (`shared`), so nobody
-    writes to the result.
-    """
-    known = _known.get()
-    if known is None:
-        return how()
-    key = id(answer), how.__code__
-    if key not in known:
-        known[key] = answer, how()  # the answer is kept: another one might get its id
-    result: R = known[key][1]
-    return result
-
-
-@contextmanager
-def shared() -> Iterator[None]:
-    """Workers that are resumed in here compute `once` what they compute alike."""
-    token = _known.set({})
-    try:
-        yield
-    finally:
-        _known.reset(token)
 
 
 def together(main: Program[R], extras: tuple[Exchange, ...]) -> Program[tuple[R, tuple[Any, ...]]]:

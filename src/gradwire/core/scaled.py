@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits
+from gradwire.core.codec import Codec, Context, Flag, Reduced, Traits
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
 
 
 @dataclass(frozen=True)
@@ -41,21 +42,43 @@ class Scaled(Codec):
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return self.codec.encode(x, rng)
 
-    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
-        payload, own = self.codec.encode_own(x, rng)
-        return payload, own * self.factor
-
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return self.codec.decode(payload, numel, rng) * self.factor
-
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return self.codec.combine(payload, numel, rng) * self.factor
 
     def payload_bytes(self, numel: int) -> int:
         return self.codec.payload_bytes(numel)
 
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return self.codec.combine(payload, numel, rng, groups) * self.factor
+
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        if self.codec.traits.combine is not Combine.ROUNDS:
-            return (yield from super().reduce(x, ctx))
         mean, own = yield from self.codec.reduce(x, ctx)
         return mean * self.factor, None if own is None else own * self.factor
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        return self.codec.encode_from(source, feedback, shards, shard, rng, factor * self.factor)
+
+    def encode_part(
+        self, source: Window, feedback: Feedback | None, share: float, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        return self.codec.encode_part(source, feedback, share, rng, factor * self.factor)
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        return self.codec.decode_to(payload, target, shard, rng, factor * self.factor)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        return self.codec.combine_to(payload, target, rng, factor * self.factor)
+
+    def reduce_and_encode(
+        self,
+        payload: Payload,
+        numel: int,
+        rng: Random,
+        down: Random,
+        feedback: Feedback | None,
+        groups: int,
+        factor: float = 1.0,
+    ) -> Payload:
+        return self.codec.reduce_and_encode(payload, numel, rng, down, feedback, groups, factor * self.factor)

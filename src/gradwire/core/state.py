@@ -1,15 +1,17 @@
 """What survives a step, keyed by parameter name.
 
-DDP rebuilds its buckets after the first iteration, so nothing may be remembered by bucket. The store
-holds one tensor per (kind, parameter name). On the hot path these are read and written as one flat tensor per
-unit: the parameters' tensors are views into it, and it is put together anew only when the layout has changed.
+DDP rebuilds its buckets after the first iteration, so nothing may be remembered by bucket. On the hot path state is
+one tensor a unit all the same, a `Slot`: (rows, numel), a row for each worker of this process. When the layout of the
+units changes, new slots are filled from what the old ones held, parameter by parameter.
 
-Writes go through a `Transaction` and become visible at `commit`, once the whole step is known to be finite
-on all workers: a step that a loss scaler will skip leaves everything as it was.
+A slot has two buffers. A step reads one and writes the other; `Transaction.commit` turns them round, once the whole
+step is known to be finite on all workers. A step that a loss scaler will skip leaves everything as it was.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,9 +20,9 @@ from torch import Tensor
 from gradwire.core.layout import Layout, Segment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """A tensor kept for one parameter, or, for flat kinds, the piece of it that begins at `start`."""
+    """What one worker keeps for one parameter, or, for flat kinds, for the piece of it that begins at `start`."""
 
     tensor: Tensor
     start: int = 0
@@ -34,126 +36,253 @@ class Entry:
         return self.tensor.reshape(-1)[low - self.start : high - self.start]
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """An entry, and whose it is: which row of this process, and which parameter."""
+
+    row: int
+    name: str
+    entry: Entry
+
+    def cut(self, low: int, high: int) -> Piece:
+        """The part of it from element `low` of the parameter to `high`."""
+        return Piece(self.row, self.name, Entry(self.entry.between(low, high), low))
+
+
+class Slot:
+    """One kind of state of one unit: a row for each worker, with a layout of its own, and a spare of the same size."""
+
+    def __init__(self, layouts: Sequence[Layout], width: int) -> None:
+        self.layouts = tuple(layouts)
+        self.width = width
+        self.current: Tensor | None = None
+        self._spare: Tensor | None = None
+
+    def spare(self, device: torch.device) -> Tensor:
+        """Where the next state may be written: (rows, width), with old numbers in it, zeros behind a row's end."""
+        if self._spare is None:
+            self._spare = torch.zeros((len(self.layouts), self.width), device=device)
+        return self._spare
+
+    def turn(self, pending: Tensor) -> None:
+        """`pending`, the spare or another tensor like it, becomes what is kept."""
+        self.current, self._spare = pending, self.current
+
+    def pieces(self) -> Iterator[Piece]:
+        """What is kept, by row and parameter, as views."""
+        if self.current is None:
+            return
+        for row, layout in enumerate(self.layouts):
+            kept = self.current[row, : layout.numel]
+            for segment, piece in zip(layout.segments, layout.split(kept), strict=True):
+                yield Piece(row, segment.name, Entry(piece, segment.start))
+
+    def shares_names(self, names: set[str]) -> bool:
+        return any(not names.isdisjoint(layout.names) for layout in self.layouts)
+
+
 class Store:
-    """Committed state of one worker."""
+    """Committed state of the workers of one process."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, dict[str, Entry]] = {}
-        self._flats: dict[tuple[str, Layout], Tensor] = {}
+        self.named: dict[str, dict[str, Entry]] = {}  # what all workers have alike: kind, parameter
+        self._slots: dict[str, dict[tuple[tuple[Layout, ...], int], Slot]] = {}
+        self._loose: dict[str, list[Piece]] = {}  # in no slot: just loaded, or left behind by another layout
+        self._lock = threading.Lock()
 
-    def get(self, kind: str, name: str) -> Entry | None:
-        """What is kept for one parameter."""
-        return self.entries.get(kind, {}).get(name)
+    def replace(self, other: Store) -> None:
+        """Keep what `other` keeps, and nothing else."""
+        self.named, self._slots, self._loose = other.named, other._slots, other._loose
 
-    def put(self, kind: str, name: str, entry: Entry | None) -> None:
-        """Keep `entry` for one parameter; None forgets it."""
-        self._forget_flats(kind, {name})
-        if entry is None:
-            self.entries.get(kind, {}).pop(name, None)
-        else:
-            self.entries.setdefault(kind, {})[name] = entry
+    def put(self, kind: str, name: str, entry: Entry) -> None:
+        """Keep what all workers have alike for one parameter."""
+        self.named.setdefault(kind, {})[name] = entry
 
-    def flat(self, kind: str, layout: Layout) -> Tensor | None:
-        """All that is kept for the segments of `layout`, as one flat tensor; None where nothing is."""
-        if (kind, layout) in self._flats:
-            return self._flats[kind, layout]
-        kept = [self.get(kind, name) for name in layout.names]
-        like = next((e.tensor for e in kept if e is not None), None)
-        if like is None:
-            return None
-        flat = like.new_zeros(layout.numel)
-        for segment, piece, entry in zip(layout.segments, layout.split(flat), kept, strict=True):
-            if entry is not None:
-                low, high = max(segment.start, entry.start), min(segment.stop, entry.stop)
-                if low < high:
-                    piece[low - segment.start : high - segment.start].copy_(entry.between(low, high))
-        return flat
+    def put_piece(self, kind: str, piece: Piece) -> None:
+        """Keep a piece for the slot that will hold it."""
+        self._loose.setdefault(kind, []).append(piece)
 
-    def put_flat(self, kind: str, layout: Layout, flat: Tensor) -> None:
-        """Keep `flat`; its pieces become the parameters' tensors."""
-        self._forget_flats(kind, set(layout.names))
-        self._flats[kind, layout] = flat
-        entries = self.entries.setdefault(kind, {})
-        for segment, piece in zip(layout.segments, layout.split(flat), strict=True):
-            entries[segment.name] = Entry(piece, segment.start)
+    def drop(self, kind: str, piece: Piece) -> None:
+        """Forget a piece that is in no slot."""
+        self._loose[kind] = [p for p in self._loose.get(kind, []) if p is not piece]
 
-    def outside(self, kind: str, unit: Layout, held: Layout) -> list[tuple[Segment, Tensor]]:
-        """What is kept for the elements of `unit` but lies outside the pieces `held`: (where, what)."""
-        pieces = {s.name: s for s in held.segments}
+    def pieces(self, kind: str) -> list[Piece]:
+        """All that the workers keep of this kind, as views."""
+        return [p for slot in self._slots.get(kind, {}).values() for p in slot.pieces()] + self._loose.get(kind, [])
+
+    def loose(self, kind: str) -> list[Piece]:
+        """What is kept outside of all slots."""
+        return self._loose.get(kind, [])
+
+    @property
+    def kinds(self) -> set[str]:
+        """Of all that the workers keep each for itself."""
+        return {kind for kind in [*self._slots, *self._loose] if self.holds(kind)}
+
+    def holds(self, kind: str) -> bool:
+        """Whether the workers keep anything of this kind."""
+        slots = self._slots.get(kind, {}).values()
+        return bool(self._loose.get(kind)) or any(s.current is not None and s.current.numel() > 0 for s in slots)
+
+    def get(self, kind: str, name: str, row: int = 0) -> Entry | None:
+        """What is kept for one parameter, by all workers alike or by the one of this row: the first piece of it."""
+        if name in self.named.get(kind, {}):
+            return self.named[kind][name]
+        return next((p.entry for p in self.pieces(kind) if (p.row, p.name) == (row, name)), None)
+
+    def slot(self, kind: str, layouts: Sequence[Layout], width: int) -> Slot:
+        """The slot of a unit, filled with what is kept for its elements when it is first asked for."""
+        key = (tuple(layouts), width)
+        with self._lock:
+            slots = self._slots.setdefault(kind, {})
+            if key not in slots:
+                slots[key] = self._filled(kind, Slot(*key))
+            return slots[key]
+
+    def dissolve(self, kind: str, unit: Layout, keep: Slot | None = None) -> None:
+        """Take what is kept for the tensors of `unit` out of all slots but `keep`."""
+        with self._lock:
+            slots = self._slots.get(kind, {})
+            for key in [k for k, s in slots.items() if s is not keep and s.shares_names(set(unit.names))]:
+                self._loose.setdefault(kind, []).extend(slots.pop(key).pieces())
+
+    def restrict(self, unit: Layout, mine: Layout) -> None:
+        """Of the elements of `unit`, keep those in the pieces `mine` only: others are kept elsewhere."""
+        own = {segment.name: segment for segment in mine.segments}
+        with self._lock:
+            for kind in self.kinds:
+                slots, kept = self._slots.get(kind, {}), []
+                touched = [key for key, slot in slots.items() if slot.shares_names(set(unit.names))]
+                for piece in [p for key in touched for p in slots.pop(key).pieces()] + self._loose.get(kind, []):
+                    if piece.name not in unit.names:
+                        kept.append(piece)
+                    elif segment := own.get(piece.name):
+                        low, high = max(piece.entry.start, segment.start), min(piece.entry.stop, segment.stop)
+                        kept += [piece.cut(low, high)] if low < high else []
+                self._loose[kind] = kept
+            for common in self.named.values():
+                for name in set(unit.names) & common.keys() - own.keys():
+                    del common[name]
+
+    def _filled(self, kind: str, slot: Slot) -> Slot:
+        """Move what other slots hold for the same elements; what is left of them becomes loose."""
+        names = {name for layout in slot.layouts for name in layout.names}
+        slots, loose = self._slots[kind], self._loose.get(kind, [])
+        for key in [k for k, other in slots.items() if other.shares_names(names)]:
+            loose = loose + list(slots.pop(key).pieces())
+        wanted: dict[tuple[int, str], tuple[Segment | None, slice]] = {}
+        for row, layout in enumerate(slot.layouts):
+            for segment in layout.segments:
+                wanted[row, segment.name] = segment, layout.find(segment)
         left = []
-        for segment in unit.segments:
-            entry = self.get(kind, segment.name)
-            if entry is None:
+        for piece in loose:
+            segment, place = wanted.get((piece.row, piece.name), (None, slice(0)))
+            low = high = piece.entry.start
+            if segment is not None:
+                low, high = max(segment.start, piece.entry.start), min(segment.stop, piece.entry.stop)
+            if segment is None or low >= high:
+                left.append(piece)
                 continue
-            first, last = max(entry.start, segment.start), min(entry.stop, segment.stop)
-            piece = pieces.get(segment.name, Segment(segment.name, (0,), last))
-            for low, high in ((first, min(last, piece.start)), (max(first, piece.stop), last)):
-                if low < high:
-                    left.append((Segment(segment.name, (high - low,), low), entry.between(low, high)))
-        return left
-
-    def _forget_flats(self, kind: str, names: set[str]) -> None:
-        for key in [k for k in self._flats if k[0] == kind and not names.isdisjoint(k[1].names)]:
-            del self._flats[key]
+            first: int = place.start + low - segment.start
+            kept = piece.entry.between(low, high)
+            if slot.current is None:
+                slot.turn(slot.spare(kept.device))
+            assert slot.current is not None
+            slot.current[piece.row, first : first + high - low] = kept
+            ends = ((piece.entry.start, low), (high, piece.entry.stop))
+            left += [piece.cut(a, b) for a, b in ends if a < b]
+        self._loose[kind] = left
+        return slot
 
 
 class Transaction:
-    """Reads what was committed, collects what a step writes, applies it all or not at all."""
+    """Reads what was committed, collects what one unit writes in one step, applies it all or not at all."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._flats: dict[tuple[str, Layout], Tensor] = {}
-        self._entries: dict[tuple[str, str], Entry | None] = {}
+    def __init__(self, store: Store, rows: int = 1) -> None:
+        self.store, self.rows = store, rows
+        self._pending: dict[Slot, Tensor] = {}
+        self._named: dict[tuple[str, str], Entry | None] = {}
+        self._repaid: list[tuple[str, Piece]] = []
+
+    # what all workers have alike, by parameter
 
     def get(self, kind: str, name: str) -> Tensor | None:
-        entry = self.store.get(kind, name)
+        """What is kept for a parameter, of any shape, by all workers alike."""
+        entry = self.store.named.get(kind, {}).get(name)
         return None if entry is None else entry.tensor
 
-    def flat(self, kind: str, layout: Layout) -> Tensor | None:
-        return self.store.flat(kind, layout)
-
     def put(self, kind: str, name: str, tensor: Tensor) -> None:
-        self._entries[kind, name] = Entry(tensor)
-
-    def put_flat(self, kind: str, layout: Layout, flat: Tensor) -> None:
-        self._flats[kind, layout] = flat
-
-    def written(self, kind: str, layout: Layout) -> Tensor:
-        """What this step has written under `kind` so far."""
-        return self._flats[kind, layout]
-
-    def wrote(self, kind: str, layout: Layout) -> bool:
-        """Whether this step has written under `kind`."""
-        return (kind, layout) in self._flats
+        """Keep it."""
+        self._named[kind, name] = Entry(tensor)
 
     def forget(self, kind: str, name: str) -> None:
-        self._entries[kind, name] = None
+        """Keep nothing any more."""
+        self._named[kind, name] = None
+
+    # what each worker has for itself, for a whole unit
+
+    def slot(self, kind: str, layout: Layout) -> Slot:
+        """The workers' state of this kind for the elements of `layout`."""
+        return self.store.slot(kind, (layout,) * self.rows, layout.numel)
+
+    def flat(self, kind: str, layout: Layout) -> Tensor | None:
+        """What the workers keep for the elements of `layout`, (rows, numel); None where nothing is kept."""
+        return self.slot(kind, layout).current
+
+    def put_flat(self, kind: str, layout: Layout, flat: Tensor) -> None:
+        """Keep `flat`, (rows, numel)."""
+        self.write(self.slot(kind, layout), flat)
+
+    def write(self, slot: Slot, pending: Tensor) -> Tensor:
+        """Keep `pending`, (rows, width), in a slot; returns it."""
+        self._pending[slot] = pending
+        return pending
+
+    def written(self, slot: Slot) -> Tensor | None:
+        """What this step has written to a slot so far."""
+        return self._pending.get(slot)
+
+    def repaid(self, kind: str, piece: Piece) -> None:
+        """A piece outside of all slots has gone into the gradient."""
+        self._repaid.append((kind, piece))
 
     def commit(self, finite: Tensor) -> None:
-        """Make the writes visible where `finite` (a boolean scalar) holds, else drop them.
+        """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.
 
-        On an accelerator the decision is taken there, by a select, so that the host never waits for it.
+        On an accelerator the decision is taken there, so that the host never waits for it.
         """
+        if finite.device.type == "cpu" and not bool(finite):
+            self.discard()
+            return
         on_host = finite.device.type == "cpu"
-        if not on_host or bool(finite):
-            for (kind, name), entry in self._entries.items():
-                self.store.put(kind, name, entry if on_host else self._select(finite, kind, name, entry))
-            for (kind, layout), flat in self._flats.items():
-                old = None if on_host else self.store.flat(kind, layout)
-                if not on_host:
-                    flat = torch.where(finite, flat, flat.new_zeros(()) if old is None else old)
-                self.store.put_flat(kind, layout, flat)
-        self.drop()
+        for (kind, name), entry in self._named.items():
+            kept = self.store.named.setdefault(kind, {})
+            new = entry if on_host else _select(finite, kept.get(name), entry)
+            if new is None:
+                kept.pop(name, None)
+            else:
+                kept[name] = new
+        for slot, pending in self._pending.items():
+            if not on_host:
+                old = pending.new_zeros(()) if slot.current is None else slot.current
+                pending.copy_(torch.where(finite, pending, old))
+            slot.turn(pending)
+        if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait
+            for kind, piece in self._repaid:
+                self.store.drop(kind, piece)
+        self.discard()
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Forget the writes."""
-        self._flats.clear()
-        self._entries.clear()
+        self._pending.clear()
+        self._named.clear()
+        self._repaid.clear()
 
-    def _select(self, finite: Tensor, kind: str, name: str, entry: Entry | None) -> Entry | None:
-        old = self.store.get(kind, name)
-        if entry is None:
-            return old and Entry(torch.where(finite, old.tensor.new_zeros(()), old.tensor), old.start)
-        if old is None or old.tensor.shape != entry.tensor.shape:
-            return Entry(torch.where(finite, entry.tensor, entry.tensor.new_zeros(())), entry.start)
-        return Entry(torch.where(finite, entry.tensor, old.tensor), entry.start)
+
+def _select(finite: Tensor, old: Entry | None, new: Entry | None) -> Entry | None:
+    """`new` where `finite` holds, else `old`, decided on the device."""
+    if new is None:
+        return old and Entry(torch.where(finite, old.tensor.new_zeros(()), old.tensor), old.start)
+    if old is None or old.tensor.shape != new.tensor.shape:
+        return Entry(torch.where(finite, new.tensor, new.tensor.new_zeros(())), new.start)
+    return Entry(torch.where(finite, new.tensor, old.tensor), new.start)

@@ -43,7 +43,7 @@ class GraceCodec(Codec):
     paper: ClassVar[str] = "Xu et al., GRACE, ICDCS 2021"
     compressor: Any
     memory: Any = None
-    _copies: WeakKeyDictionary[Store, tuple[Any, Any]] = field(
+    _copies: WeakKeyDictionary[Store, list[tuple[Any, Any]]] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
     )
 
@@ -61,35 +61,45 @@ class GraceCodec(Codec):
         return {"compressor": type(self.compressor).__name__, "memory": memory}
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        compressor, memory = self._of_this_worker(ctx)
-        sent: list[Tensor] = []
-        contexts, outs = [], []
+        copies = self._of_these_workers(ctx)
+        encoded = [self._encode(row, i, copies[i], ctx) for i, row in enumerate(x)]
+        rows = yield Gather(_stacked([_payload(sent, self.traits.fixed_size) for sent, _ in encoded]))
+        means = [self._decode(rows, *encoded[i], copies[i], ctx) for i in range(len(x))]
+        return means[0], None
+
+    def _encode(self, x: Tensor, i: int, worker: tuple[Any, Any], ctx: Context) -> tuple[list[Tensor], list[Any]]:
+        """What the worker of row `i` sends, and what it must know to decode what others sent."""
+        (compressor, memory), sent, contexts = worker, list[Tensor](), []
         for segment, piece in zip(ctx.layout.segments, ctx.layout.split(x), strict=True):
             tensor = piece.clone().view(segment.shape)
-            with _seeded(x.device, ctx.rng.private(segment.name).key):
+            with _seeded(x.device, ctx.rng.private(segment.name).keys[i]):
                 if memory is not None:
                     tensor = memory.compensate(tensor, segment.name)
                 tensors, context = compressor.compress(tensor, segment.name)
             contexts.append((tensor, list(tensors), context))
             sent += [_checked(t, self.spec, segment) for t in tensors]
-        rows = yield Gather(_payload(sent, self.traits.fixed_size))
+        return sent, contexts
+
+    def _decode(
+        self, rows: Payload, sent: list[Tensor], contexts: list[Any], worker: tuple[Any, Any], ctx: Context
+    ) -> Tensor:
+        (compressor, memory), outs, first = worker, list[Tensor](), 0
         workers = [_tensors(rows, i, sent, self.traits.fixed_size) for i in range(ctx.workers)]
-        first = 0
         for segment, (_, tensors, context) in zip(ctx.layout.segments, contexts, strict=True):
             decoded = [compressor.decompress(w[first : first + len(tensors)], context) for w in workers]
-            outs.append(_aggregated(compressor, decoded, ctx.workers).to(x.dtype).reshape(segment.numel))
+            outs.append(_aggregated(compressor, decoded, ctx.workers).float().reshape(1, segment.numel))
             first += len(tensors)
-        mean = torch.cat(outs) if outs else x
+        mean = torch.cat(outs, 1)
         if memory is not None and bool(mean.isfinite().all()):
             for segment, (tensor, tensors, context) in zip(ctx.layout.segments, contexts, strict=True):
                 memory.update(tensor, segment.name, compressor, tensors, context)
-        return mean, None
+        return mean
 
-    def _of_this_worker(self, ctx: Context) -> tuple[Any, Any]:
-        """This worker's copies. Engines are told apart by their stores."""
+    def _of_these_workers(self, ctx: Context) -> list[tuple[Any, Any]]:
+        """Each worker's copies. Engines are told apart by their stores."""
         store = ctx.state.store
         if store not in self._copies:
-            self._copies[store] = copy.deepcopy((self.compressor, self.memory))
+            self._copies[store] = [copy.deepcopy((self.compressor, self.memory)) for _ in ctx.ranks]
         return self._copies[store]
 
 
@@ -139,6 +149,14 @@ def _payload(tensors: Sequence[Tensor], fixed: bool) -> Payload:
         parts.insert(0, counts.view(torch.uint8) if tensors else torch.empty(0, dtype=torch.uint8, device=device))
     data = torch.cat([p.to(device) for p in parts]) if parts else torch.empty(0, dtype=torch.uint8, device=device)
     return Payload(data[None], None if fixed else torch.tensor([data.numel()]))
+
+
+def _stacked(payloads: Sequence[Payload]) -> Payload:
+    """The rows of all workers here, padded to one width."""
+    width = max(p.data.shape[1] for p in payloads)
+    lengths = [p.lengths for p in payloads if p.lengths is not None]
+    data = torch.cat([torch.nn.functional.pad(p.data, (0, width - p.data.shape[1])) for p in payloads])
+    return Payload(data, torch.cat(lengths) if lengths else None)
 
 
 def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], fixed: bool) -> list[Tensor]:

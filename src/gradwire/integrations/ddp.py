@@ -7,12 +7,10 @@ the backward pass goes on; in mode ``"after_backward"`` the whole gradient is on
 codec keeps DDP's buckets, so that its sums round like plain DDP's). Units are remembered by parameter names and
 saved with the state: DDP starts each process with other buckets than it ends up with; a resumed run must not notice.
 
-Work is done by one thread in order of arrival, over a process group of its own. Note: no `from __future__ import
-annotations` here, DDP wants to see the real annotation of `bucket`.
+Units are handed to a `Session`, in order of arrival, and results are written where DDP reads them. Note: no `from
+__future__ import annotations` here, DDP wants to see the real annotation of `bucket`.
 """
 
-import dataclasses
-import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +25,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.adaptive.controller import Controller, Settings
 from gradwire.checkpoint import check_names
-from gradwire.collectives import local
-from gradwire.collectives.c10d import Clock, ProcessGroupDriver
-from gradwire.collectives.channel import channel_over, check_agreement
-from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.gradient import check_gradient
@@ -38,8 +32,8 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
 from gradwire.integrations.parameters import check_model, reduced_parameters
-from gradwire.integrations.summary import steered, summary
 from gradwire.memory.base import Memory
+from gradwire.session import Session, warn_if_idle
 
 MODES = ("overlap", "after_backward")
 Plan = tuple[tuple[str, ...], ...]
@@ -95,7 +89,7 @@ def attach(
             controller=controller,
             compress=compress,
             seed=seed,
-            rank=dist.get_rank(model.process_group),
+            ranks=(dist.get_rank(model.process_group),),
             workers=dist.get_world_size(model.process_group),
             track_unused=bool(model.find_unused_parameters or model.static_graph),
             nmse_every=nmse_every,
@@ -118,12 +112,11 @@ class _Slot:
 
 @dataclass
 class _Bucket:
-    """A bucket that DDP handed over in this step."""
+    """A bucket that DDP handed over in this step, and will read the result from."""
 
     buffer: Tensor
     layout: Layout
     future: torch.futures.Future[Tensor]
-    result: Tensor
 
 
 def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -170,45 +163,24 @@ class Handle:
         parameters = reduced_parameters(model)
         self._named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
         self._shapes = dict(self._named.values())
-        self._device = next(p.device for p in parameters.values())
         engine.begin(Layout.of(self._shapes.items()))
         self._rate = 0.0  # of the last step
         self._buckets: list[_Bucket] = []
         self._where: dict[str, tuple[_Bucket, Tensor]] = {}
         self._launched: list[tuple[str, ...]] = []
-        self._steps = 0  # since attach; the engine's count goes on from a restored one
         self._plan: Plan = ()
         self._restored: Plan | None = None
         self._first_bucket: tuple[str, ...] | None = None  # since a state was loaded
-        self._driver: ProcessGroupDriver | None = None
-        engine.warn_if_idle("gradients pass through uncompressed", stacklevel=3)
-        if engine.workers == 1:
-            return
-        check_agreement(self._group, self._set_up())
-        channel = channel_over(self._group, self._device)
-        self._driver = channel.driver(engine.teams)
-        self._executor = channel.executor
-        if engine.measured:
-            self._driver.run(engine.measure(self._device))
-            self._driver.meter, self._driver.clock = Meter(), Clock()
-
-    def _set_up(self) -> str:
-        """All that the ranks must have in common."""
-        engine = self.engine
-        strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
-        controller = "" if engine.steering is None else f"controller {engine.steering.controller.spec}, "
-        return (
-            f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {strategy}, "
-            f"mode {self.mode}, compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
-        )
+        warn_if_idle(engine, "gradients pass through uncompressed", stacklevel=3)
+        device = next(p.device for p in parameters.values())
+        self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}")
 
     # ---------------------------------------------------------------- what DDP calls
 
     def _on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        if self._driver is None:
+        if self._session.alone:
             return self._keep(bucket)
-        if self._executor.error is not None:
-            raise self._executor.error
+        self._session.raise_error()
         model = self._model()
         if model is not None and model.process_group is not self._group:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
@@ -230,18 +202,15 @@ class Handle:
         """The only rank sends nothing, but its controller watches."""
         if bucket.index() == 0:
             self._begin_step()
-        self.engine.watch(bucket.buffer(), Layout.of(self._named[id(p)] for p in bucket.parameters()))
+        self.engine.watch(bucket.buffer()[None], Layout.of(self._named[id(p)] for p in bucket.parameters()))
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
 
     def _begin_step(self) -> None:
-        engine = self.engine
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0
         self._rate = self._learning_rate()
-        rate = self._rate if engine.memory.by_learning_rate else 1.0
-        if rate > 0 and math.isfinite(scale):
-            engine.gradient_scale, engine.loss_scale = scale / rate, scale
+        self._session.begin_step(scale, self._rate if self.engine.memory.by_learning_rate else 1.0)
 
     def _learning_rate(self) -> float:
         return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
@@ -258,7 +227,7 @@ class Handle:
         buffer, layout = bucket.buffer(), Layout.of(self._named[id(p)] for p in bucket.parameters())
         check_gradient(layout.names[0], buffer)
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
-        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices), buffer)
+        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices))
         self._buckets.append(arrived)
         self._where |= {n: (arrived, piece) for n, piece in zip(layout.names, layout.split(buffer), strict=True)}
 
@@ -272,9 +241,9 @@ class Handle:
             ready = [self._buckets[-1].layout.names]
         for unit in ready:
             self._launched.append(unit)
-            self._executor.submit(partial(self._reduce, unit))
+            self._reduce(unit)
         if last:
-            self._executor.submit(self._commit)
+            self._session.commit(partial(_finish, self._buckets))
 
     def _by_dtype(self) -> list[tuple[str, ...]]:
         """Everything at once: one unit a dtype, in the model's order, whatever DDP's buckets are."""
@@ -284,37 +253,22 @@ class Handle:
                 groups.setdefault(self._where[name][1].dtype, []).append(name)
         return [tuple(names) for names in groups.values()]
 
-    # ---------------------------------------------------------------- what the executor runs
-
     def _reduce(self, unit: tuple[str, ...]) -> None:
-        assert self._driver is not None
+        """Hand a unit to the session: a bucket where it lies, or tensors of several joined and put back."""
         home = self._where[unit[0]][0]
-        whole = home.layout.names == unit
-        layout = home.layout if whole else Layout.of((n, self._shapes[n]) for n in unit)
-        x = home.buffer if whole else torch.cat([self._where[n][1] for n in unit])
-        out = self._driver.run(self.engine.reduce(x, layout))
-        if out.shape != x.shape or out.dtype != x.dtype:
-            raise RuntimeError(
-                f"{self.engine.codec.name}: reduced {x.dtype}{list(x.shape)} to {out.dtype}{list(out.shape)}"
-            )
-        if whole:
-            home.result = out
-        else:
-            torch._foreach_copy_([self._where[n][1] for n in unit], list(layout.split(out)))
-
-    def _commit(self) -> None:
-        self.engine.finish_step()
-        self._steps += 1
-        for bucket in self._buckets:
-            bucket.future.set_result(bucket.result)
+        if home.layout.names == unit:
+            self._session.reduce(home.buffer, home.layout, home.buffer)
+            return
+        layout = Layout.of((n, self._shapes[n]) for n in unit)
+        places = [self._where[n][1] for n in unit]
+        x = torch.cat(places)
+        self._session.reduce(x, layout, x, lambda out: torch._foreach_copy_(places, list(layout.split(out))))
 
     def _end_step(self) -> None:
-        """Runs on the backward's thread: wait for the executor, so that state is settled when backward returns."""
+        """Runs on the backward's thread: wait for the session, so that state is settled when backward returns."""
         try:
-            self._executor.wait()
+            self._session.wait()
         finally:
-            if self._executor.error is not None:
-                self.engine.abandon_step()
             self._plan = tuple(self._launched)
             self._buckets, self._where, self._launched = [], {}, []
 
@@ -322,13 +276,13 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's compression state: tensors and plain values, keyed by parameter name. Save one file a rank."""
-        return self.engine.state_dict() | {"plan": [list(unit) for unit in self._plan], "rate": self._rate}
+        return self._session.state_dict() | {"plan": [list(unit) for unit in self._plan], "rate": self._rate}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
         for one in [state] if isinstance(state, Mapping) else state:
             check_names(one, self._shapes)
-        self.engine.load_state_dict(state)
+        self._session.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
         plan = tuple(tuple(unit) for unit in first.get("plan", ()))
         self._rate, self._first_bucket = first.get("rate", 0.0), None
@@ -336,7 +290,7 @@ class Handle:
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
-        self.engine.observe(kind, values)
+        self.engine.observe(kind, {name: tensor[None] for name, tensor in values.items()})
 
     def end_epoch(self, learning_rate: float | None = None, next_learning_rate: float | None = None) -> Settings:
         """Let the controller decide on the next epoch, alike on all ranks, which must all call this.
@@ -344,31 +298,14 @@ class Handle:
         Call it when the scheduler has set the next epoch's learning rate. The rates are those of the last step and of
         the optimizer now; pass the schedule's own where a controller's `rate_factor` is in the optimizer's.
         """
-        program = self.engine.end_epoch(
+        return self._session.end_epoch(
             self._rate if learning_rate is None else learning_rate,
             self._learning_rate() if next_learning_rate is None else next_learning_rate,
         )
-        if self._driver is None:
-            return local.run([program], [Meter()])[0]
-        return self._executor.call(partial(self._driver.run, program))
 
     def stats(self) -> dict[str, Any]:
         """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
-        engine, driver = self.engine, self._driver
-        clock = None if driver is None or self._device.type != "cpu" else driver.clock
-        found = summary(engine, None if driver is None else driver.meter)
-        return found | {
-            "mode": self.mode,
-            "steps": engine.step,
-            "skipped_steps": engine.skipped_steps,
-            "sent_bytes_per_step": found["sent_bytes"] / self._steps if self._steps else 0.0,
-            "encode_seconds": clock and clock.encode,
-            "communicate_seconds": clock and clock.communicate,
-            "decode_seconds": clock and clock.decode,
-            "nmse": engine.nmse(),
-            "link": None if engine.link is None else dataclasses.asdict(engine.link),
-            **steered(engine),
-        }
+        return self._session.stats() | {"mode": self.mode}
 
     def detach(self) -> None:
         """Back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
@@ -376,6 +313,12 @@ class Handle:
         slot = None if model is None else _slots.get(model)
         if slot is not None and slot.handle is self:
             slot.handle = None
+
+
+def _finish(buckets: list[_Bucket]) -> None:
+    """The results are in the buckets: tell DDP."""
+    for bucket in buckets:
+        bucket.future.set_result(bucket.buffer)
 
 
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()

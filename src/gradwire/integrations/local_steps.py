@@ -30,17 +30,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from gradwire.collectives.c10d import ProcessGroupDriver
-from gradwire.collectives.channel import channel_over, check_agreement
-from gradwire.collectives.meter import Meter
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
-from gradwire.integrations.summary import summary
 from gradwire.memory.base import Memory
+from gradwire.session import Session, warn_if_idle
 
 
 @dataclass
@@ -101,7 +98,7 @@ class LocalSteps:
             strategy=strategy,
             compress=compress,
             seed=seed,
-            rank=dist.get_rank(group),
+            ranks=(dist.get_rank(group),),
             workers=dist.get_world_size(group),
         )
         if self.engine.memory.by_learning_rate:
@@ -110,37 +107,20 @@ class LocalSteps:
                 "of parameters has in it already. Use memory='error_feedback'."
             )
         self._taken = 0  # local steps
-        self._syncs = 0  # exchanges since this was made; the engine's count goes on from a restored one
-        self._error: Exception | None = None
-        self._driver: ProcessGroupDriver | None = None
         self._units = _units(trained)
-        self.engine.warn_if_idle("local steps are all there is", stacklevel=2)
-        if self.engine.workers == 1:
-            return
-        check_agreement(group, self._set_up(), "LocalSteps")
-        self._driver = channel_over(group, self._units[0].anchor.device).driver(self.engine.teams)
-        if self.engine.measured:
-            self._driver.run(self.engine.measure(self._units[0].anchor.device))
-            self._driver.meter = Meter()
-        self._start_from_first_rank(model)
-
-    def _set_up(self) -> str:
-        """All that the ranks must have in common."""
-        engine, units = self.engine, self._units
-        strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
-        model = ", ".join(f"{u.layout.numel} of {u.anchor.dtype} ({u.layout.id})" for u in units)
-        return (
-            f"local steps {self.steps}, codec {engine.codec.spec}, memory {to_spec(engine.memory)}, strategy "
-            f"{strategy}, compress {engine.compress}, seed {engine.seed}, parameters {model}"
-        )
+        warn_if_idle(self.engine, "local steps are all there is", stacklevel=2)
+        model_parts = ", ".join(f"{u.layout.numel} of {u.anchor.dtype} ({u.layout.id})" for u in self._units)
+        set_up = f", local steps {steps}, parameters {model_parts}"
+        device = self._units[0].anchor.device
+        self._session = Session(self.engine, group, device, who="LocalSteps", set_up=set_up)
+        if not self._session.alone:
+            self._start_from_first_rank(model)
 
     def _start_from_first_rank(self, model: nn.Module) -> None:
         """Replicas must start equal; parameters that are not trained, too."""
-        assert self._driver is not None
-        group = self._driver.group
         with torch.no_grad():
             for unit in _units(dict(model.named_parameters())):
-                dist.broadcast(unit.anchor, dist.get_global_rank(group, 0), group=group)
+                self._session.broadcast(unit.anchor)
                 unit.move_to(unit.anchor)
             for unit in self._units:
                 unit.anchor = unit.flat()
@@ -157,36 +137,33 @@ class LocalSteps:
 
     def sync(self) -> None:
         """Exchange now, on all ranks: at the end of training, say, when steps are left over."""
-        if self._error is not None:
-            raise self._error
+        self._session.raise_error()
         thawed = [name for name, p in self._frozen.items() if p.requires_grad]
         if thawed:
             raise Incompatible(
                 f"LocalSteps: {thawed[0]!r} requires a gradient by now and did not at the beginning, so the ranks' "
                 "copies of it differ; make a new LocalSteps when parameters are unfrozen"
             )
-        if self._driver is None:
-            for unit in self._units:
-                unit.anchor = unit.flat()
-            return
-        try:
-            with torch.no_grad():
+        with torch.no_grad():
+            if self._session.alone:
                 for unit in self._units:
-                    difference = unit.anchor - unit.flat()
-                    unit.move_to(unit.anchor - self._driver.run(self.engine.reduce(difference, unit.layout)))
-                self.engine.finish_step()
-        except Exception as problem:  # the ranks no longer agree: no later exchange can be right
-            self.engine.abandon_step()
-            self._error = problem
-            raise
-        self._syncs += 1
+                    unit.anchor = unit.flat()
+                return
+            self._session.begin_step()
+            differences = [unit.anchor - unit.flat() for unit in self._units]
+            for unit, difference in zip(self._units, differences, strict=True):
+                self._session.reduce(difference, unit.layout, difference)
+            self._session.commit()
+            self._session.wait()
+            for unit, mean in zip(self._units, differences, strict=True):
+                unit.move_to(unit.anchor - mean)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values. Save one file a rank.
 
         Between two exchanges the ranks' models differ: save each rank's model and optimizer beside it.
         """
-        return self.engine.state_dict() | {"taken": self._taken, "anchor": self._anchors()}
+        return self._session.state_dict() | {"taken": self._taken, "anchor": self._anchors()}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'.
@@ -203,7 +180,7 @@ class LocalSteps:
                 f"LocalSteps: this state holds {_described(saved.get(name))} for {name!r}, and this model has "
                 f"{_described(ours.get(name))}; load the state that was saved with this model"
             )
-        self.engine.load_state_dict(state)
+        self._session.load_state_dict(state)
         for unit in self._units:
             flat = torch.cat([first["anchor"][name].reshape(-1) for name in unit.layout.names])
             unit.anchor = flat.to(unit.anchor.device)
@@ -211,12 +188,12 @@ class LocalSteps:
 
     def stats(self) -> dict[str, Any]:
         """What has happened: bytes since this was made, steps and exchanges since training began."""
-        found = summary(self.engine, None if self._driver is None else self._driver.meter)
+        found = self._session.stats()
         return found | {
             "steps": self._taken,
-            "syncs": self.engine.step,
-            "skipped_syncs": self.engine.skipped_steps,
-            "sent_bytes_per_sync": found["sent_bytes"] / self._syncs if self._syncs else 0.0,
+            "syncs": found["steps"],
+            "skipped_syncs": found["skipped_steps"],
+            "sent_bytes_per_sync": found["sent_bytes_per_step"],
         }
 
     def _anchors(self) -> dict[str, Tensor]:

@@ -7,14 +7,16 @@ A piece must not call `split` again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 
 LARGE = 1 << 20  # elements below which threads cost more than they save
 _pools: list[ThreadPoolExecutor] = []
+_listeners: list[list[int]] = []
 
 
 def split(work: Callable[[int, int], object], numel: int, align: int = 1) -> None:
@@ -22,6 +24,8 @@ def split(work: Callable[[int, int], object], numel: int, align: int = 1) -> Non
 
     With one thread, or less than `LARGE` elements, this is ``work(0, numel)``.
     """
+    for heard in _listeners:
+        heard.append(numel)
     count = torch.get_num_threads() if numel >= LARGE else 1
     units = -(-numel // align)
     cuts = sorted({min(numel, units * i // count * align) for i in range(count + 1)})
@@ -43,6 +47,17 @@ def split_rows(work: Callable[[int, int], object], rows: int, numel: int, tile: 
     With k = ceil(numel/tile), tile t is the part of row t div k that begins at element (t mod k)·tile.
     """
     split(lambda start, stop: work(start // tile, stop // tile), rows * -(-numel // tile) * tile, tile)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many elements each kernel that is called inside goes over."""
+    heard: list[int] = []
+    _listeners.append(heard)
+    try:
+        yield heard
+    finally:
+        _listeners.remove(heard)
 
 
 def _pool() -> ThreadPoolExecutor:

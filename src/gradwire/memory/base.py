@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwire.core.codec import Codec, Context
 from gradwire.core.registry import Registry
+from gradwire.core.window import Feedback, Window
 
 ERROR = "error"  # the kind of state in which every memory keeps what it still owes
 
@@ -19,7 +20,7 @@ class Memory(ABC):
     """A wrapper round any codec that fits; its fields are its parameters."""
 
     name: ClassVar[str]
-    has_state: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute its own share
+    has_state: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute what it sent
     by_learning_rate: ClassVar[bool] = False
 
     def fit(self, codec: Codec) -> Codec:
@@ -27,16 +28,15 @@ class Memory(ABC):
         return codec
 
     @abstractmethod
-    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
-        """What to encode. ``ctx.rescale`` turns what is kept into today's units of the gradient."""
+    def prepare(self, source: Window, ctx: Context) -> tuple[Window, Feedback | None]:
+        """What to encode, and what is added to it and kept of it; None: nothing.
+
+        ``ctx.rescale`` turns what is kept into today's units of the gradient.
+        """
 
     def uncompressed(self, mean: Tensor, ctx: Context) -> Tensor:
         """What to hand on of the tensors that travelled as they are, given their mean; ``ctx.layout`` is theirs."""
         return mean
-
-    @abstractmethod
-    def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
-        """Keep what `own`, this worker's share of the result, left behind."""
 
 
 memories: Registry[Memory] = Registry("memory", "gradwire.memory")

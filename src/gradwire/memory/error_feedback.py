@@ -20,12 +20,11 @@ import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from gradwire.core.codec import Codec, Context
 from gradwire.core.errors import Incompatible
 from gradwire.core.registry import Check
 from gradwire.core.scaled import Scaled
+from gradwire.core.window import Feedback, Window
 from gradwire.memory.base import ERROR, Memory, memories
 
 
@@ -62,13 +61,7 @@ class ErrorFeedback(Memory):
         )
         return Scaled(codec, scale)
 
-    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
-        error = ctx.state.flat(ERROR, ctx.layout)
-        scaled = x if self.gamma == 1 else x * self.gamma
-        if error is None:
-            return scaled
-        factor = self.beta * ctx.rescale
-        return scaled + error if isinstance(factor, float) and factor == 1 else scaled + factor * error
-
-    def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
-        ctx.state.put_flat(ERROR, ctx.layout, compensated - own)
+    def prepare(self, source: Window, ctx: Context) -> tuple[Window, Feedback | None]:
+        slot = ctx.state.slot(ERROR, ctx.layout)
+        out = ctx.state.write(slot, slot.spare(source.buffer.device))
+        return source, Feedback(out, slot.current, self.beta * ctx.rescale, self.gamma)

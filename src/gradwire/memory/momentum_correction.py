@@ -28,6 +28,8 @@ from torch import Tensor
 from gradwire.core.codec import Codec, Context
 from gradwire.core.errors import Incompatible
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import momentum
 from gradwire.memory.base import ERROR, Memory, memories
 
 MOMENTUM = "momentum"
@@ -59,29 +61,23 @@ class MomentumCorrection(Memory):
             )
         return codec
 
-    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
-        u, v = ctx.state.flat(MOMENTUM, ctx.layout), ctx.state.flat(ERROR, ctx.layout)
+    def prepare(self, source: Window, ctx: Context) -> tuple[Window, Feedback | None]:
+        device = source.buffer.device
         if self.clip:
-            norm = torch.linalg.vector_norm(x, dtype=torch.float64)  # squares of huge values would overflow
-            x = x * (self.clip / math.sqrt(ctx.workers) / norm).clamp(max=1).to(x.dtype)
-        u = self._accumulated(x, u, ctx)
-        v = torch.zeros((), dtype=x.dtype, device=x.device) if v is None else v * ctx.rescale
-        return v + u + x if self.nesterov else v + u
+            x = source.read()
+            norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)  # squares may overflow
+            source = Window.whole(x * (self.clip / math.sqrt(ctx.workers) / norm).clamp(max=1).to(x.dtype))
+        slots = ctx.state.slot(MOMENTUM, ctx.layout), ctx.state.slot(ERROR, ctx.layout)
+        u, v = (ctx.state.write(slot, slot.spare(device)) for slot in slots)
+        old = slots[0].current, slots[1].current
+        momentum.accumulate(source, old, (u, v), ctx.rescale, self.momentum, self.nesterov)
+        return Window.whole(v, scratch=True), Feedback(v, momentum=u if self.masking else None)
 
     def uncompressed(self, mean: Tensor, ctx: Context) -> Tensor:
-        kept, gradient = ctx.state.flat(MOMENTUM, ctx.layout), mean.float()
-        u = self._accumulated(gradient, kept, ctx)
-        return u + gradient if self.nesterov else u
-
-    def _accumulated(self, x: Tensor, kept: Tensor | None, ctx: Context) -> Tensor:
-        """u with `x` in it, which is also kept."""
-        u = torch.zeros((), dtype=x.dtype, device=x.device) if kept is None else kept * ctx.rescale
-        u = self.momentum * (u + x) if self.nesterov else self.momentum * u + x
-        ctx.state.put_flat(MOMENTUM, ctx.layout, u)
-        return u
-
-    def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
-        if self.masking:
-            u = ctx.state.written(MOMENTUM, ctx.layout)
-            ctx.state.put_flat(MOMENTUM, ctx.layout, torch.where(own != 0, 0.0, u))
-        ctx.state.put_flat(ERROR, ctx.layout, compensated - own)
+        """These tensors keep no error: u, and with Nesterov u + g, is what is handed on."""
+        gradient = mean.float().expand(ctx.state.rows, -1)
+        slot = ctx.state.slot(MOMENTUM, ctx.layout)
+        u, v = ctx.state.write(slot, slot.spare(mean.device)), torch.empty_like(gradient)
+        old = slot.current, None
+        momentum.accumulate(Window.whole(gradient), old, (u, v), ctx.rescale, self.momentum, self.nesterov)
+        return v[:1]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from gradwire.core.codec import Context
+from gradwire.core.window import Feedback, Window
 from gradwire.memory.base import Memory, memories
 
 
@@ -19,8 +18,5 @@ class NoMemory(Memory):
     name: ClassVar[str] = "none"
     has_state: ClassVar[bool] = False
 
-    def compensate(self, x: Tensor, ctx: Context) -> Tensor:
-        return x
-
-    def update(self, compensated: Tensor, own: Tensor, ctx: Context) -> None:
-        pass
+    def prepare(self, source: Window, ctx: Context) -> tuple[Window, Feedback | None]:
+        return source, None

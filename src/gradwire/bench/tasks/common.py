@@ -23,7 +23,7 @@ def build(name: str, seed: int) -> nn.Module:
 
 def generator(seed: int, epoch: int) -> torch.Generator:
     """The source of an epoch's randomness, on the CPU: all devices draw the same numbers."""
-    return torch.Generator().manual_seed(Random(seed, epoch).shared("task").key)
+    return torch.Generator().manual_seed(Random(seed, epoch).common("task").keys[0])
 
 
 def num_steps(count: int, workers: int, batch: int) -> int:

@@ -16,13 +16,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels.cast import from_half, to_half
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.cast import cast_back, cast_half, from_half, to_half
+from gradwire.kernels.finite import nonfinite_flag
+from gradwire.kernels.workspace import room
+
+CHUNK = 1 << 16  # elements
 
 
 @register
@@ -49,6 +55,27 @@ class FP16(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         x = from_half(payload.data)
         return x if self.scale == 1 else x / self.scale
+
+    def encode_part(
+        self, source: Window, feedback: Feedback | None, share: float, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if feedback is not None or self.scale != 1 or len(source.spans) != 1 or source.buffer.device.type != "cpu":
+            return super().encode_part(source, feedback, share, rng, factor)
+        x = source.parts[0]
+        half = room(rng.unit, "half", x.shape, torch.float16)
+        piece = room(rng.unit, "piece", (CHUNK,), torch.float32)
+        for row, out in zip(x, half, strict=True):
+            for start in range(0, x.shape[1], CHUNK):  # the product stays in the cache
+                part = row[start : start + CHUNK]
+                cast_half(torch.mul(part, share, out=piece[: part.numel()]), out[start : start + CHUNK])
+        return Payload(half)
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if self.scale != 1 or factor != 1 or len(target.spans) != 1 or payload.rows != 1:
+            return super().decode_to(payload, target, shard, rng, factor)
+        out = target.parts[0]
+        cast_back(payload.data[:, : target.numel], out)
+        return nonfinite_flag(out)
 
     def payload_bytes(self, numel: int) -> int:
         return 2 * numel

@@ -10,9 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.finite import nonfinite_flag
 
 
 @register
@@ -33,6 +35,21 @@ class NoCompression(Codec):
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return payload.data
+
+    def encode_part(
+        self, source: Window, feedback: Feedback | None, share: float, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        """In the gradient's own dtype, and in place where that may be overwritten. Nothing is lost, nothing is kept."""
+        if feedback is not None:
+            return super().encode_part(source, feedback, share, rng, factor)
+        x = source.read(source.buffer.dtype)
+        return Payload(x.mul_(share) if source.scratch and len(source.spans) == 1 else x * share)
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if payload.rows != 1 or factor != 1:
+            return super().decode_to(payload, target, shard, rng, factor)
+        target.write_(payload.data)
+        return nonfinite_flag(payload.data)
 
     def payload_bytes(self, numel: int) -> int:
         return 4 * numel

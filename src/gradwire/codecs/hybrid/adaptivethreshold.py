@@ -62,9 +62,9 @@ class AdaptiveThreshold(Codec):
         values, where, reach = self._read(payload, numel)
         return scatter(values, where, reach)[:, :numel].contiguous()
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         values, where, reach = self._read(payload, numel)
-        return scatter_sum(values, where, reach)[:, :numel].div_(payload.rows)
+        return scatter_sum(values, where, reach, groups)[:, :numel].div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         k = kept(self.ratio / 2, numel)

@@ -109,28 +109,30 @@ class Qsparse(Codec):
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         where = self._support(x, rng)
-        values, draws = x.gather(1, where), self._draws(x.shape[1], rng)
+        values, draws = x.gather(1, where), self._draws(x.shape[0], x.shape[1], rng)
         return self._join(where, [self._codec.encode(values[p], draws(p)) for p in self._parts(values)], x.shape[1])
 
     def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
         where = self._support(x, rng)
-        values, draws = x.gather(1, where), self._draws(x.shape[1], rng)
+        values, draws = x.gather(1, where), self._draws(x.shape[0], x.shape[1], rng)
         coded, own = zip(*(self._codec.encode_own(values[p], draws(p)) for p in self._parts(values)), strict=True)
         return self._join(where, coded, x.shape[1]), scatter(torch.cat(own), where, x.shape[1])
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         where, coded = self._read(payload, numel, rng)
-        k, draws = where.shape[1], self._draws(numel, rng)
+        k, draws = where.shape[1], self._draws(payload.rows, numel, rng)
         values = [self._codec.decode(_part(coded, p), k, draws(p)) for p in self._parts(where)]
         return scatter(torch.cat(values), where, numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         where, coded = self._read(payload, numel, rng)
-        k, draws = where.shape[1], self._draws(numel, rng)(slice(0))  # all workers' rows were encoded with the same
+        k, draws = where.shape[1], self._draws(payload.rows, numel, rng)
         if not self._index_bytes(numel):
-            return scatter(self._codec.combine(coded, k, draws), where[:1], numel)
-        values = [self._codec.decode(_part(coded, slice(i, i + 1)), k, draws) for i in range(payload.rows)]
-        return scatter_sum(torch.cat(values), where, numel).div_(payload.rows)
+            values = self._codec.combine(coded, k, draws(slice(0, payload.rows)), groups)
+            return scatter(values, where[:groups], numel)
+        each = [slice(i, i + 1) for i in range(payload.rows)]
+        decoded = [self._codec.decode(_part(coded, p), k, draws(p)) for p in each]
+        return scatter_sum(torch.cat(decoded), where, numel, groups).div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return self._index_bytes(numel) + self._codec.payload_bytes(kept(self.ratio, numel))
@@ -150,7 +152,7 @@ class Qsparse(Codec):
         if k == numel:
             one = torch.arange(k, device=like.device)
         else:
-            one = support(rng.shared("support"), rng.shared("turn"), k, numel, like.device)
+            one = support(rng.common("support"), rng.common("turn"), k, numel, like.device)
         return one.expand(like.shape[0], k)
 
     def _parts(self, values: Tensor) -> list[slice]:
@@ -159,10 +161,12 @@ class Qsparse(Codec):
         step = count if k % self._codec.alignment == 0 else 1
         return [slice(i, i + step) for i in range(0, count, step)]
 
-    def _draws(self, numel: int, rng: Random) -> Callable[[slice], Random]:
-        """The source for a part of the rows: row i of `numel` elements begins at element i·k of the values."""
-        k, first = kept(self.ratio, numel), rng.offset // numel
-        return lambda part: rng.fold("values").at((first + (part.start or 0)) * k)
+    def _draws(self, rows: int, numel: int, rng: Random) -> Callable[[slice], Random]:
+        """The source for a part of the rows: a worker's row i begins at element i·k of the values."""
+        k, each = kept(self.ratio, numel), rows // len(rng.ranks)
+        ranks = [rank for rank in rng.ranks for _ in range(each)]
+        offsets = [(offset // numel + i) * k for offset in rng.offsets for i in range(each)]
+        return lambda part: rng.fold("values").of(ranks[part], offsets[part])
 
     def _join(self, where: Tensor, parts: Sequence[Payload], numel: int) -> Payload:
         size, width = self._index_bytes(numel), max(p.data.shape[1] for p in parts)

@@ -102,8 +102,8 @@ class SketchML(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return scatter(*self._read(payload, numel, rng), numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return scatter_sum(*self._read(payload, numel, rng), numel).div_(payload.rows)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return scatter_sum(*self._read(payload, numel, rng), numel, groups).div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return sum(self._sizes(numel))
@@ -156,7 +156,7 @@ class SketchML(Codec):
 
     def _cell(self, keys: Tensor, group: Tensor, rng: Random) -> Tensor:
         """Where each key is found, table after table: (rows, tables·k)."""
-        draws = words(rng.at(0).shared("hash"), (2, self.tables, 1), keys.device)
+        draws = words(rng.common("hash"), (2, self.tables, 1), keys.device)
         hashes = (keys.unsqueeze(1) % PRIME * (draws[0] % (PRIME - 1) + 1) + draws[1]) % PRIME
         columns = self._columns(keys.shape[1])
         table = torch.arange(self.tables, device=keys.device).unsqueeze(1)

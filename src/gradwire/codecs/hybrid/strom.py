@@ -61,11 +61,11 @@ class Strom(Codec):
             self._add(payload, i, row)
         return out
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        total = torch.zeros((1, numel), device=payload.data.device)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        total, size = torch.zeros((groups, numel), device=payload.data.device), payload.rows // groups
         for i in range(payload.rows):  # worker by worker: the order of sums is fixed
-            self._add(payload, i, total[0])
-        return total.div_(payload.rows)
+            self._add(payload, i, total[i // size])
+        return total.div_(size)
 
     def payload_bytes(self, numel: int) -> int:
         return 8 + 4 + 2 * packed_bytes(numel, 1)

@@ -9,12 +9,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Context, Reduced
-from gradwire.core.exchange import Program, Sum, once
+from gradwire.core.codec import Context, Flag, Reduced, nonfinite_flag
+from gradwire.core.exchange import Program, Sum
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels.random import normal
 
+SHIFT = 1e-12  # of the trace of a Gram matrix
 FACTOR = "q"  # the kind of state that holds the right factor of the last step
 
 
@@ -45,22 +47,22 @@ def plan(layout: Layout, rank: int, min_rate: float) -> tuple[tuple[Batch, ...],
 
 
 def stacked(pieces: Sequence[Tensor], batches: Sequence[Batch]) -> list[Tensor]:
-    """The matrices of each batch: (members, height, width); a batch of one is a view."""
-    seen = [[pieces[i].view(1, b.height, b.width) for i in b.members] for b in batches]
-    return [torch.cat(matrices) if len(matrices) > 1 else matrices[0] for matrices in seen]
+    """The matrices of each batch: (rows, members, height, width); a batch of one is a view."""
+    seen = [[pieces[i].reshape(-1, 1, b.height, b.width) for i in b.members] for b in batches]
+    return [torch.cat(matrices, 1) if len(matrices) > 1 else matrices[0] for matrices in seen]
 
 
 def assemble(
     batches: Sequence[Batch], matrices: Sequence[Tensor], vectors: Sequence[int], plain: Sequence[Tensor]
 ) -> Tensor:
-    """The flat unit: the matrices of all batches, and the tensors that travelled as they are."""
+    """The flat units, a row each: the matrices of all batches, and the tensors that travelled as they are."""
     parts: dict[int, Tensor] = {}
     for batch, stack in zip(batches, matrices, strict=True):
-        for i, matrix in zip(batch.members, stack, strict=True):
-            parts[i] = matrix.reshape(-1)
+        for i, matrix in zip(batch.members, stack.unbind(1), strict=True):
+            parts[i] = matrix.flatten(1)
     for i, vector in zip(vectors, plain, strict=True):
         parts[i] = vector
-    return torch.cat([parts[i] for i in range(len(parts))]) if len(parts) > 1 else parts[0]
+    return torch.cat([parts[i] for i in range(len(parts))], 1) if len(parts) > 1 else parts[0]
 
 
 def products(
@@ -70,17 +72,18 @@ def products(
     right: Sequence[Tensor],
     vectors: Sequence[int],
     plain: Sequence[Tensor],
-    like: Tensor,
+    rows: int,
 ) -> Tensor:
-    """The flat unit: P Qᵀ of all batches, written where it belongs, and the tensors that travelled as they are."""
-    flat = torch.empty_like(like)
+    """The flat units, a row each: P Qᵀ of all batches, written where it belongs, and what travelled as it is."""
+    flat = (left[0] if left else plain[0]).new_empty((rows, layout.numel))
     pieces = layout.split(flat)
     for batch, p, q in zip(batches, left, right, strict=True):
-        if len(batch.members) == 1:
-            torch.bmm(p, q.mT, out=pieces[batch.members[0]].view(1, batch.height, batch.width))
-        else:
-            places = [pieces[i].view(batch.height, batch.width) for i in batch.members]
-            torch._foreach_copy_(places, list((p @ q.mT).unbind()))
+        values = p @ q.mT
+        places = [
+            pieces[i].as_strided((rows, batch.height, batch.width), (layout.numel, batch.width, 1))
+            for i in batch.members
+        ]
+        torch._foreach_copy_(places, list(values.expand(rows, -1, -1, -1).unbind(1)))
     if vectors:
         torch._foreach_copy_([pieces[i] for i in vectors], list(plain))
     return flat
@@ -122,12 +125,15 @@ def unit(factors: Tensor) -> Tensor:
 
 
 def averaged(tensors: Sequence[Tensor], ctx: Context) -> Program[list[Tensor]]:
-    """The means of several tensors over the workers, in one exchange; none if there is nothing to send."""
+    """The means over the workers of several tensors, a row for each of those here, in one exchange.
+
+    They have one row. None if there is nothing to send.
+    """
     if not tensors:
         return []
-    total = yield Sum(torch.cat([t.flatten() for t in tensors]) * (1.0 / ctx.workers))
-    sizes = [t.numel() for t in tensors]
-    return once(total, lambda: [p.view(t.shape) for p, t in zip(total.split(sizes), tensors, strict=True)])
+    total = yield Sum(torch.cat([t.flatten(1) for t in tensors], 1) * (1.0 / ctx.workers))
+    sizes = [t[0].numel() for t in tensors]
+    return [p.view(1, *t.shape[1:]) for p, t in zip(total.split(sizes, 1), tensors, strict=True)]
 
 
 def uncompressed(x: Tensor, ctx: Context) -> Reduced:
@@ -136,15 +142,40 @@ def uncompressed(x: Tensor, ctx: Context) -> Reduced:
     return mean, x
 
 
+def orthonormal(stacks: Sequence[Tensor]) -> list[Tensor]:
+    """Matrices (…, height, rank) with the same span and orthonormal columns, zero where there is nothing to span.
+
+    By Cholesky factors of their Gram matrices, twice, in float64: all matrices of a rank in one batch, where a QR
+    decomposition would take one matrix after the other. The shift keeps the factor in reach for columns that depend on
+    each other; the second time mends what it has bent.
+    """
+    exact = [s.double() for s in stacks]
+    for _ in range(2):
+        grams = [(s.mT @ s).flatten(0, -3) for s in exact]
+        turns: list[Tensor] = [g for g in grams]
+        for rank in {g.shape[-1] for g in grams}:
+            alike = [i for i, g in enumerate(grams) if g.shape[-1] == rank]
+            gram = torch.cat([grams[i] for i in alike])
+            trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+            one = torch.eye(rank, dtype=gram.dtype, device=gram.device)
+            shifted = gram + torch.where(trace == 0, 1.0, SHIFT * trace) * one
+            root = torch.linalg.cholesky_ex(shifted).L
+            inverse = torch.linalg.solve_triangular(root, one.expand_as(root), upper=False).mT
+            for i, part in zip(alike, inverse.split([len(grams[i]) for i in alike]), strict=True):
+                turns[i] = part
+        exact = [s @ turn.view(*s.shape[:-2], *turn.shape[-2:]) for s, turn in zip(exact, turns, strict=True)]
+    return [e.to(s.dtype) for e, s in zip(exact, stacks, strict=True)]
+
+
 @dataclass(frozen=True)
 class Alternation:
     """Two rounds that lead from right factors Q to P and to new right factors, for M̂ = P Qᵀ.
 
-    P is the `basis` of the mean over the workers of M `turned(Q)`, and the new Q the mean of Mᵀ `dual(P)`.
+    P is the basis, by `bases`, of the mean over the workers of M `turned(Q)`, and the new Q the mean of Mᵀ `dual(P)`.
     """
 
     turned: Callable[[Tensor], Tensor]
-    basis: Callable[[Tensor], Tensor]
+    bases: Callable[[Sequence[Tensor]], list[Tensor]]
     dual: Callable[[Tensor], Tensor]
     rank: int
     min_rate: float
@@ -152,28 +183,67 @@ class Alternation:
     warm: bool = True
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        """The mean, and as own share this worker's P Qᵀ with its own part of Q."""
-        batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
-        pieces = ctx.layout.split(x)
-        matrices, plain = stacked(pieces, batches), [pieces[i] for i in vectors]
-        factors = starts(batches, ctx, x.device, warm=self.warm)
-        beside = plain  # travels with the first exchange
-        means: list[Tensor] = []
-        for _ in range(self.iterations):
-            left = [m @ self.turned(q) for m, q in zip(matrices, factors, strict=True)]
-            answer = yield from averaged([*left, *beside], ctx)
-            means, beside = means + answer[len(left) :], []
-            bases, duals = self._bases(answer, len(left))
-            right = [m.mT @ p for m, p in zip(matrices, duals, strict=True)]
-            factors = yield from averaged(right, ctx)
-        if self.warm:
-            keep(batches, factors, ctx)
-        mean = once(factors, lambda: products(ctx.layout, batches, bases, factors, vectors, means, x))
+        """The mean, and as own part each worker's P Qᵀ with its own Q."""
+        batches, vectors, bases, right, factors, means = yield from self._factors(x, ctx)
+        plain = [ctx.layout.split(x)[i] for i in vectors]
+        mean = products(ctx.layout, batches, bases, factors, vectors, means, 1)
         if not ctx.wants_own:
             return mean, None
-        return mean, products(ctx.layout, batches, bases, right, vectors, plain, x)
+        return mean, products(ctx.layout, batches, bases, right, vectors, plain, len(x))
 
-    def _bases(self, means: list[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
-        """P of each batch, and its dual, from the first `number` of the means."""
-        bases = once(means, lambda: [self.basis(p) for p in means[:number]])
-        return bases, once(bases, lambda: [self.dual(p) for p in bases])
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+        """The same in place: the own part is taken off the error, and the mean written, by the products themselves."""
+        x = source.read() if feedback is None else feedback.compensated(source)
+        batches, vectors, bases, right, factors, means = yield from self._factors(x, ctx)
+        offsets, sizes = ctx.layout.offsets, ctx.layout.sizes
+        direct = target.buffer.dtype == torch.float32
+        for batch, p, own, q in zip(batches, bases, right, factors, strict=True):
+            for j, i in enumerate(batch.members):
+                place = slice(offsets[i], offsets[i] + sizes[i])
+                if feedback is not None:
+                    error = _matrices(feedback.out[:, place], batch)
+                    error.baddbmm_(p[:, j].expand(len(x), -1, -1), own[:, j].mT, alpha=-1)
+                out = _matrices(target.at(place.start, place.stop), batch)
+                if direct:
+                    torch.bmm(p[:, j], q[:, j].mT, out=out)
+                else:
+                    out.copy_(p[:, j] @ q[:, j].mT)
+        for i, mean in zip(vectors, means, strict=True):
+            target.at(offsets[i], offsets[i] + sizes[i]).copy_(mean)
+            if feedback is not None:
+                feedback.out[:, offsets[i] : offsets[i] + sizes[i]] = 0.0
+        return torch.stack([nonfinite_flag(t) for t in [*bases, *factors, *means]]).sum()
+
+    def _factors(
+        self, x: Tensor, ctx: Context
+    ) -> Program[tuple[Sequence[Batch], Sequence[int], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]]:
+        """Batches and vectors; P, the workers' own Q, the mean of Q, by batch; and the means of the vectors."""
+        batches, vectors = plan(ctx.layout, self.rank, self.min_rate)
+        pieces = ctx.layout.split(x)
+        factors = [f[None] for f in starts(batches, ctx, x.device, warm=self.warm)]
+        beside = [pieces[i] for i in vectors]  # travels with the first exchange
+        means: list[Tensor] = []
+        for _ in range(self.iterations):
+            left = [_times(pieces, b, self.turned(q)) for b, q in zip(batches, factors, strict=True)]
+            answer = yield from averaged([*left, *beside], ctx)
+            means, beside = means + answer[len(left) :], []
+            bases = self.bases(answer[: len(left)])
+            right = [_times(pieces, b, self.dual(p), turned=True) for b, p in zip(batches, bases, strict=True)]
+            factors = yield from averaged(right, ctx)
+        if self.warm:
+            keep(batches, [f[0] for f in factors], ctx)
+        return batches, vectors, bases, right, factors, means
+
+
+def _matrices(piece: Tensor, batch: Batch) -> Tensor:
+    """The piece of each row as a matrix, where it lies: (rows, height, width)."""
+    return piece.as_strided((len(piece), batch.height, batch.width), (piece.stride(0), batch.width, 1))
+
+
+def _times(pieces: Sequence[Tensor], batch: Batch, factors: Tensor, turned: bool = False) -> Tensor:
+    """M F for each matrix of a batch, or Mᵀ F: (rows, members, …, rank). Matrices are read where they lie."""
+    found = []
+    for j, i in enumerate(batch.members):
+        m = _matrices(pieces[i], batch)
+        found.append(torch.bmm(m.mT if turned else m, factors[:, j].expand(len(m), -1, -1)))
+    return torch.stack(found, 1)

@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs.lowrank._matrices import Batch, assemble, plan, stacked, unit
+from gradwire.codecs.sparsification._sparse_payload import ragged
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Exchange, Gather, Payload, Sum, once
+from gradwire.core.exchange import Exchange, Gather, Payload, Sum
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
@@ -69,17 +70,21 @@ class Atomo(Codec):
         plain = [pieces[i] for i in vectors]
         exchanges: list[Exchange] = []
         if vectors:
-            exchanges.append(Sum(torch.cat(plain) * (1.0 / ctx.workers)))
+            exchanges.append(Sum(torch.cat(plain, 1) * (1.0 / ctx.workers)))
+        mine: list[Payload] = []
         if batches:
-            mine = self.encode_matrices(stacked(pieces, batches), batches, ctx.rng)
-            exchanges.append(Gather(mine))
+            stacks = stacked(pieces, batches)
+            sources = [ctx.rng.of((rank,), (0,)) for rank in ctx.ranks]
+            mine = [self.encode_matrices([s[i] for s in stacks], batches, rng) for i, rng in enumerate(sources)]
+            exchanges.append(Gather(ragged([one.data for one in mine])))
         answers = yield tuple(exchanges)
-        means = answers[0].split([p.numel() for p in plain]) if vectors else ()
-        atoms = once(answers[-1], lambda: summed(answers[-1], batches)) if batches else []
-        mean = assemble(batches, [total / ctx.workers for total in atoms], vectors, means)
+        means = answers[0].split([p.shape[1] for p in plain], 1) if vectors else ()
+        atoms = summed(answers[-1], batches) if batches else []
+        mean = assemble(batches, [total[None] / ctx.workers for total in atoms], vectors, means)
         if not ctx.wants_own:
             return mean, None
-        return mean, assemble(batches, summed(mine, batches) if batches else [], vectors, plain)
+        own = [torch.stack(stack) for stack in zip(*(summed(one, batches) for one in mine), strict=True)]
+        return mean, assemble(batches, own, vectors, plain)
 
     def encode_matrices(self, matrices: Sequence[Tensor], batches: Sequence[Batch], rng: Random) -> Payload:
         """One row: how many atoms each matrix keeps, then the atoms of each batch, short sides first."""

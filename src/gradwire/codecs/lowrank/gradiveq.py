@@ -34,7 +34,7 @@ from torch import Tensor
 
 from gradwire.codecs.lowrank._matrices import averaged, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum, once
+from gradwire.core.exchange import Sum
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check
 
@@ -86,32 +86,35 @@ class GradiVeQ(Codec):
     def _compress(self, x: Tensor, ctx: Context) -> Reduced:
         heads, tails = self._cut(x, ctx.layout)
         known = {name: self._known(name, x, ctx) for name in heads}
-        codes = [(g if mu is None else g - mu) @ u for g, (u, mu) in zip(heads.values(), known.values(), strict=True)]
+        pairs = zip(heads.values(), known.values(), strict=True)
+        # row by row: one product of all rows would round otherwise, and a basis can turn on the last bit
+        codes = [torch.stack([row @ u for row in (g if mu is None else g - mu)]) for g, (u, mu) in pairs]
         mine = [*codes, *tails.values()]
 
         def decode(parts: list[Tensor]) -> Tensor:
             slices = {
-                name: code @ u.mT if mu is None else torch.addmm(mu, code, u.mT)
+                name: torch.stack([c @ u.mT if mu is None else torch.addmm(mu, c, u.mT) for c in code])
                 for code, (name, (u, mu)) in zip(parts, known.items(), strict=False)
             }
             return _paste(slices, dict(zip(tails, parts[len(slices) :], strict=True)))
 
         means = yield from averaged(mine, ctx)
-        return once(means, lambda: decode(means)), decode(mine) if ctx.wants_own else None
+        return decode(means), decode(mine) if ctx.wants_own else None
 
     def _train(self, x: Tensor, ctx: Context, phase: int) -> Reduced:
         (mean,) = yield from averaged([x], ctx)
         heads, _ = self._cut(mean, ctx.layout)
-        roots = {name: self._grow(name, slices, phase, ctx) for name, slices in heads.items()} if not ctx.rank else {}
+        first = heads if 0 in ctx.ranks else {}
+        roots = {name: self._grow(name, slices[0], phase, ctx) for name, slices in first.items()}
         if phase < self.train - 1:
             for name, root in roots.items():
                 ctx.state.put(ROOT, name, root)
         elif heads:
-            given = x.new_zeros((len(heads), self.slice, self.kept + self.centre))
+            given = x.new_zeros((len(x), len(heads), self.slice, self.kept + self.centre))
             for i, root in enumerate(roots.values()):
-                given[i] = self._principal(root)
+                given[0, i] = self._principal(root)
             taken = yield Sum(given)
-            for name, part in zip(heads, taken, strict=True):
+            for name, part in zip(heads, taken[0], strict=True):
                 ctx.state.forget(ROOT, name)
                 ctx.state.put(BASIS, name, part[:, : self.kept])
                 if self.centre:
@@ -119,11 +122,11 @@ class GradiVeQ(Codec):
         return mean, x
 
     def _cut(self, x: Tensor, layout: Layout) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Slices, (number, K), of the tensors that have any; what is left of each tensor."""
+        """Slices, (rows, number, K), of the tensors that have any; what is left of each tensor, (rows, left)."""
         pieces = dict(zip(layout.names, layout.split(x), strict=True))
-        whole = {name: piece.numel() // self.slice * self.slice for name, piece in pieces.items()}
-        heads = {name: piece[: whole[name]].view(-1, self.slice) for name, piece in pieces.items() if whole[name]}
-        return heads, {name: piece[whole[name] :] for name, piece in pieces.items()}
+        whole = {name: piece.shape[1] // self.slice * self.slice for name, piece in pieces.items()}
+        heads = {n: piece[:, : whole[n]].reshape(len(x), -1, self.slice) for n, piece in pieces.items() if whole[n]}
+        return heads, {name: piece[:, whole[name] :] for name, piece in pieces.items()}
 
     def _known(self, name: str, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor | None]:
         """U, and μ in today's units if it is wanted, as the last training left them."""
@@ -160,8 +163,8 @@ class GradiVeQ(Codec):
 
 
 def _paste(heads: dict[str, Tensor], tails: dict[str, Tensor]) -> Tensor:
-    """The flat unit again."""
+    """The flat units again, a row each."""
     parts = []
     for name, tail in tails.items():
-        parts += [heads[name].reshape(-1), tail] if name in heads else [tail]
-    return torch.cat(parts)
+        parts += [heads[name].flatten(1), tail] if name in heads else [tail]
+    return torch.cat(parts, 1)

@@ -68,7 +68,7 @@ class GradZip(Codec):
             return (yield from uncompressed(x, ctx))
         rounds = Alternation(
             turned=lambda r: regress(unit(r), self.ridge),
-            basis=unit,
+            bases=lambda stacks: [unit(p) for p in stacks],
             dual=lambda p: regress(p, self.ridge),
             rank=self.rank,
             min_rate=self.min_rate,

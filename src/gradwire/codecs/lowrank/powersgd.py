@@ -14,8 +14,9 @@ matrix, as published, and 1 those only that get smaller by it.
 Wire: r (m + l) values of 4 bytes for an m × l matrix and each iteration, r no larger than m and l.
 
 Q is scaled to a largest magnitude of 1 before it is used. Neither span nor result changes by that, and M Q neither
-overflows nor vanishes where gradients are far from 1. A basis of columns that depend on each other, or are zero, is
-completed by the QR decomposition; a zero Q, as a zero gradient leaves it, is replaced by a fixed one.
+overflows nor vanishes where gradients are far from 1. All bases of a unit are found in one batch, by Cholesky factors
+taken twice in float64; a direction that M Q does not have gets a column of zeros. A zero Q, as a zero gradient leaves
+it, is replaced by a fixed one.
 
 Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727, algorithms 1 and 2.
 """
@@ -26,12 +27,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import Alternation, uncompressed, unit
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.codecs.lowrank._matrices import Alternation, orthonormal, uncompressed, unit
+from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, register
+from gradwire.core.exchange import Program
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
 
 
 @register
@@ -72,13 +74,21 @@ class PowerSGD(Codec):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
-        rounds = Alternation(
+        return (yield from self._rounds.reduce(x, ctx))
+
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+        if ctx.rng.step < self.start or ctx.moved:
+            return (yield from super().reduce_to(source, target, feedback, ctx))
+        return (yield from self._rounds.reduce_to(source, target, feedback, ctx))
+
+    @property
+    def _rounds(self) -> Alternation:
+        return Alternation(
             turned=unit,
-            basis=lambda p: torch.linalg.qr(p).Q,
+            bases=orthonormal,
             dual=lambda p: p,
             rank=self.rank,
             min_rate=self.min_rate,
             iterations=self.iterations,
             warm=self.warm,
         )
-        return (yield from rounds.reduce(x, ctx))

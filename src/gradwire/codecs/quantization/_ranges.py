@@ -10,17 +10,17 @@ import math
 import torch
 from torch import Tensor
 
-from gradwire.core.exchange import Max, Program, Sum, once
+from gradwire.core.exchange import Max, Program, Sum
 from gradwire.kernels import bitpack, fields, grid, rows
 
 
 def agree(ranges: Tensor) -> Program[Tensor]:
-    """The largest range over the workers, block by block; NaN where one of them has NaN.
+    """The largest range over the workers, block by block, (1, blocks); NaN where one of them has NaN.
 
     Backends drop a NaN from a maximum or keep it, as the order falls. Infinity always wins, so it stands for NaN.
     """
     largest = yield Max(ranges.nan_to_num(nan=math.inf, posinf=math.inf))
-    return once(largest, lambda: torch.where(largest.isinf(), torch.nan, largest))
+    return torch.where(largest.isinf(), torch.nan, largest)
 
 
 def add_up(data: Tensor, levels: int, numel: int, workers: int) -> Program[Tensor]:
@@ -31,7 +31,7 @@ def add_up(data: Tensor, levels: int, numel: int, workers: int) -> Program[Tenso
     width = fields.field_width(2 * levels * workers)
     codes = bitpack.unpack(data, grid.code_width(levels, levels), numel)
     total = yield Sum(fields.pack(codes, width))
-    return once(total, lambda: fields.unpack(total, width, numel) - workers * levels)
+    return fields.unpack(total, width, numel) - workers * levels
 
 
 def values(codes: Tensor, step: Tensor, block: int) -> Tensor:

@@ -26,23 +26,22 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
-from gradwire.core.exchange import Payload
+from gradwire.codecs.quantization._grid import GridCodec
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
-from gradwire.kernels import blockwise, grid, hadamard, rows
-from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels import hadamard
+from gradwire.kernels.grid import Rule, bound
 
 RUN = 32  # elements that are rotated together
 
 
 @register
 @dataclass(frozen=True)
-class BlockInt(Codec):
+class BlockInt(GridCodec):
     """Integers by block."""
 
     name: ClassVar[str] = "blockint"
@@ -80,64 +79,28 @@ class BlockInt(Codec):
             return Traits(
                 combine=Combine.GATHER, propagates_nonfinite=True, memory="error_feedback", delta=1 / (1 + others / 4)
             )
-        omega = (math.sqrt(1 + others) - 1) / 2
+        omega = bound(self.rule(self.block))
         return Traits(combine=Combine.GATHER, propagates_nonfinite=True, unbiased=True, omega=omega, stochastic=True)
 
     @property
     def alignment(self) -> int:
         return math.lcm(self.block, 8)
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
-        y = self._turned(x, rng)
-        scales = grid.usable(blockwise.abs_max(y, self.block), self.levels)
-        return Payload(rows.join(scales, grid.encode(y, self.levels / scales, *self._grid, self._noise(rng))))
+    def rule(self, numel: int) -> Rule:
+        return Rule(self.block, self.levels, self.levels)
 
-    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
-        y = self._turned(x, rng)
-        scales = grid.usable(blockwise.abs_max(y, self.block), self.levels)
-        codes, own = grid.encode_own(y, self.levels / scales, scales / self.levels, *self._grid, self._noise(rng))
-        return Payload(rows.join(scales, codes)), self._turned_back(own, x.shape[1], rng)
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        step, codes = self._read(payload, numel)
-        return self._turned_back(grid.decode(codes, step, *self._grid, self._coded(numel)), numel, rng)
-
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        step, codes = self._read(payload, numel)
-        total = grid.decode_sum(codes, step, *self._grid, self._coded(numel))
-        return self._turned_back(total.div_(payload.rows), numel, rng)
-
-    def reduce_and_encode(
-        self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
-    ) -> tuple[Payload, Tensor | None]:
-        if self.rotate:  # by other signs on the way down
-            return super().reduce_and_encode(payload, numel, rng, down, kept, remember)
-        step, codes = self._read(payload, numel)
-        codes, scales, lost = grid.reduce_and_encode(codes, step, *self._grid, numel, kept, self._noise(down), remember)
-        return Payload(rows.join(scales, codes)), lost
-
-    def payload_bytes(self, numel: int) -> int:
-        return packed_bytes(self._coded(numel), self.bits) + 4 * -(-numel // self.block)
-
-    @property
-    def _grid(self) -> tuple[int, int, int]:
-        """Block, and the largest codes on either side."""
-        return self.block, self.levels, self.levels
-
-    def _noise(self, rng: Random) -> Stream | None:
+    def noise(self, rng: Random) -> Stream | None:
         return rng.private("round") if self.rounding == "stochastic" else None
 
-    def _coded(self, numel: int) -> int:
-        """Elements that have a code: with rotation, whole runs."""
+    @property
+    def rotates(self) -> bool:
+        return self.rotate
+
+    def coded(self, numel: int) -> int:
         return -(-numel // RUN) * RUN if self.rotate else numel
 
-    def _turned(self, x: Tensor, rng: Random) -> Tensor:
+    def turned(self, x: Tensor, rng: Random) -> Tensor:
         return hadamard.rotate(F.pad(x, (0, -x.shape[1] % RUN)), RUN, rng.shared("signs")) if self.rotate else x
 
-    def _turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
+    def turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
         return hadamard.unrotate(y, RUN, rng.shared("signs"))[:, :numel] if self.rotate else y
-
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
-        """Steps and packed codes."""
-        scales, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
-        return scales / self.levels, payload.data[:, start:]

@@ -20,12 +20,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows, signs
 from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.window import one_pass
 
 
 @register
@@ -54,25 +56,51 @@ class EFSignSGD(Codec):
         scales, bits, _ = signs.encode_scaled(x, self.block)
         return Payload(rows.join(scales, bits))
 
-    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
-        scales, bits, own = signs.encode_scaled(x, self.block, keep_own=True)
-        assert own is not None, "asked for"
-        return Payload(rows.join(scales, bits)), own
-
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         scales, bits = self._read(payload, numel)
         return signs.decode(bits, -scales, scales, self.block, numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         scales, bits = self._read(payload, numel)
-        return signs.decode_sum(bits, -scales, scales, self.block, numel).div_(payload.rows)
+        return signs.decode_sum(bits, -scales, scales, self.block, numel, groups).div_(payload.rows // groups)
 
     def reduce_and_encode(
-        self, payload: Payload, numel: int, rng: Random, down: Random, kept: Tensor | None, remember: bool
-    ) -> tuple[Payload, Tensor | None]:
+        self,
+        payload: Payload,
+        numel: int,
+        rng: Random,
+        down: Random,
+        feedback: Feedback | None,
+        groups: int,
+        factor: float = 1.0,
+    ) -> Payload:
+        if factor != 1:
+            return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
         scales, bits = self._read(payload, numel)
-        bits, scales, lost = signs.reduce_and_encode(bits, -scales, scales, self.block, numel, kept, remember)
-        return Payload(rows.join(scales, bits)), lost
+        bits, scales = signs.reduce_and_encode(bits, -scales, scales, self.block, numel, feedback, groups)
+        return Payload(rows.join(scales, bits))
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if not one_pass(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        parts = signs.encode_scaled_from(source, feedback, shards, shard, self.block, factor, rng.unit)
+        return Payload(rows.join(*parts))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        scales, bits = self._read(payload, shard)
+        signs.decode_to(bits, -scales, scales, self.block, shard, target, factor)
+        return nonfinite_flag(scales)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().combine_to(payload, target, rng, factor)
+        scales, bits = self._read(payload, target.numel)
+        signs.combine_to(bits, -scales, scales, self.block, target, factor)
+        return nonfinite_flag(scales)
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 4 * -(-numel // self.block)

@@ -82,8 +82,9 @@ class EightBit(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return lookup.decode(*self._read(payload, numel), self.block, _table(self.form))
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return lookup.decode_sum(*self._read(payload, numel), self.block, _table(self.form)).div_(payload.rows)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        total = lookup.decode_sum(*self._read(payload, numel), self.block, _table(self.form), groups)
+        return total.div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return numel + 4 * -(-numel // self.block)

@@ -4,12 +4,12 @@ r"""LPC: stochastic rounding to a two's-complement grid of `bits` bits, clipped 
            \delta = \frac{\lambda \max_{j \in B} |x_j|}{2^{w-1}-1}
 
 with w = `bits`, λ = `clip`, and sr rounding down or up at random so that E[sr(y)] = y. λ = 1 clips nothing: E[Q(x)] = x
-with variance omega = min(B/(4s²), √B/s) for s = 2^(w−1) − 1, as QSGD with the max-norm. λ < 1 makes the grid finer and
-clips the largest elements: E[Q(x)] = clamp(x, −2^(w−1)δ, λ max|x|), which is biased. Then
+with variance omega = (√(1 + (B−1)/s²) − 1)/2 for s = 2^(w−1) − 1, as QSGD with the max-norm. λ < 1 makes the grid
+finer and clips the largest elements: E[Q(x)] = clamp(x, −2^(w−1)δ, λ max|x|), which is biased. Then
 E‖Q(x) − x‖² ≤ ((1−λ)² + min(Bλ²/(4s²), √B λ/s)) ‖x‖², a contraction where the bracket stays below 1 and no claim
 elsewhere. The grid has one more value below zero than above, so clipping treats the signs differently. Runs without
 memory.
-Wire: one float32 step for each block of `block` elements, then `bits` bits an element.
+Wire: one float32 scale λ max|x| for each block of `block` elements, then `bits` bits an element.
 
 The paper's algorithm feeds this quantiser with the differences of SVRG, which need a second gradient at a snapshot of
 the model. That is the business of the training loop; this is the quantiser alone, for any gradient.
@@ -23,21 +23,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from gradwire.core.codec import Codec, Combine, Traits, register
-from gradwire.core.exchange import Payload
-from gradwire.core.random import Random
+from gradwire.codecs.quantization._grid import GridCodec
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.registry import Check
-from gradwire.kernels import grid, rows
-from gradwire.kernels.bitpack import packed_bytes
-from gradwire.kernels.blockwise import abs_max
+from gradwire.kernels.grid import Rule, bound
 
 
 @register
 @dataclass(frozen=True)
-class LPC(Codec):
+class LPC(GridCodec):
     """Clipped stochastic levels."""
 
     name: ClassVar[str] = "lpc"
@@ -68,7 +62,7 @@ class LPC(Codec):
                 combine=Combine.GATHER,
                 propagates_nonfinite=True,
                 unbiased=True,
-                omega=variance,
+                omega=bound(self.rule(self.block)),
                 stochastic=True,
                 odd=False,
             )
@@ -90,23 +84,5 @@ class LPC(Codec):
         """The grid reaches from −(high + 1) to high."""
         return (1 << (self.bits - 1)) - 1
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
-        step = grid.usable(abs_max(x, self.block) * self.clip, self._high) / self._high
-        codes = grid.encode(x, 1 / step, self.block, self._high + 1, self._high, rng.private("round"))
-        return Payload(rows.join(step, codes))
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        data, step = self._read(payload, numel)
-        return grid.decode(data, step, self.block, self._high + 1, self._high, numel)
-
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        data, step = self._read(payload, numel)
-        total = grid.decode_sum(data, step, self.block, self._high + 1, self._high, numel)
-        return total.div_(payload.rows)
-
-    def payload_bytes(self, numel: int) -> int:
-        return packed_bytes(numel, self.bits) + 4 * -(-numel // self.block)
-
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
-        step, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
-        return payload.data[:, start:], step
+    def rule(self, numel: int) -> Rule:
+        return Rule(self.block, self._high + 1, self._high, clip=self.clip)

@@ -71,8 +71,8 @@ class Natural(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return powers.decode(payload.data, self.bits, numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return powers.decode_sum(payload.data, self.bits, numel).div_(payload.rows)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return powers.decode_sum(payload.data, self.bits, numel, groups).div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return numel + (packed_bytes(numel, 1) if self.bits == 9 else 0)

@@ -65,8 +65,8 @@ class OneBit(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return signs.decode(*self._read(payload, numel), self.block, numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return signs.decode_sum(*self._read(payload, numel), self.block, numel).div_(payload.rows)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return signs.decode_sum(*self._read(payload, numel), self.block, numel, groups).div_(payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 8 * -(-numel // self.block)

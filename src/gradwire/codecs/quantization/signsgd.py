@@ -20,11 +20,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows, signs
 from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.window import one_pass
 
 
 @register
@@ -51,10 +53,44 @@ class SignSGD(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return _values(payload.data[:, :-1], payload.data[:, -1:] != 0, numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        ties = signs.tosses(rng.shared("coin"), numel, payload.data.device)
-        majority = signs.vote(payload.data[:, :-1], ties)
-        return _values(majority, (payload.data[:, -1:] != 0).any(0, keepdim=True), numel)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return _values(*self._won(payload, numel, rng, groups), numel)
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if feedback is not None or not one_pass(source):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        positive, bad = signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.unit)
+        return Payload(rows.join(positive, bad.to(torch.uint8)))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        one = torch.where(payload.data[:, -1:] != 0, torch.nan, 1.0)
+        signs.decode_to(payload.data[:, :-1], -one, one, shard, shard, target, factor)
+        return nonfinite_flag(one)
+
+    def reduce_and_encode(
+        self,
+        payload: Payload,
+        numel: int,
+        rng: Random,
+        down: Random,
+        feedback: Feedback | None,
+        groups: int,
+        factor: float = 1.0,
+    ) -> Payload:
+        if feedback is not None:
+            return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
+        majority, bad = self._won(payload, numel, rng, groups)  # no zeros: signs are what they encode to
+        return Payload(rows.join(majority, bad.to(torch.uint8)))
+
+    def _won(self, payload: Payload, numel: int, rng: Random, groups: int) -> tuple[Tensor, Tensor]:
+        """The majority of each group, as packed signs, and whether one of its rows is not finite."""
+        ties = signs.tosses(rng.groups(groups).shared("coin"), numel, payload.data.device)
+        majority = signs.vote(payload.data[:, :-1], ties, groups)
+        return majority, (payload.data[:, -1] != 0).view(groups, -1).any(1, keepdim=True)
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 1

@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from gradwire.codecs.quantization.signsgd import SignSGD
-from gradwire.core.codec import Context, Reduced, register
+from gradwire.core.codec import Context, Flag, register
+from gradwire.core.exchange import Program
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
 
 MOMENTUM = "signum_momentum"
 
@@ -38,9 +38,9 @@ class Signum(SignSGD):
     def __post_init__(self) -> None:
         Check(self.name).number("beta", self.beta, 0, 1 - 2.0**-20, "a factor in [0, 1)")
 
-    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        momentum, kept = x * (1 - self.beta), ctx.state.flat(MOMENTUM, ctx.layout)
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+        momentum, kept = source.read() * (1 - self.beta), ctx.state.flat(MOMENTUM, ctx.layout)
         if kept is not None:
-            momentum = momentum + kept * (self.beta * ctx.rescale)
+            momentum += kept * (self.beta * ctx.rescale)
         ctx.state.put_flat(MOMENTUM, ctx.layout, momentum)
-        return (yield from super().reduce(momentum, ctx))
+        return (yield from super().reduce_to(Window.whole(momentum), target, feedback, ctx))

@@ -27,27 +27,22 @@ Wen et al., TernGrad, NeurIPS 2017, arXiv:1705.07878, sections 3.1 and 3.4.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from gradwire.codecs.quantization._grid import GridCodec
 from gradwire.codecs.quantization._ranges import add_up, agree, values
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Payload, once
-from gradwire.core.random import Random
+from gradwire.core.codec import Combine, Context, Reduced, Traits, register
 from gradwire.core.registry import Check
-from gradwire.kernels import bitpack, grid, rows, trits
-from gradwire.kernels.blockwise import abs_max, abs_sum, square_sum
-
-_LEVEL = 1  # the grid is −1, 0, 1
-_WIDTH = grid.code_width(_LEVEL, _LEVEL)
+from gradwire.kernels import grid
+from gradwire.kernels.grid import Rule, bound
 
 
 @register
 @dataclass(frozen=True)
-class TernGrad(Codec):
+class TernGrad(GridCodec):
     """Ternary codes."""
 
     name: ClassVar[str] = "terngrad"
@@ -80,68 +75,22 @@ class TernGrad(Codec):
             return Traits(combine=Combine.ROUNDS, propagates_nonfinite=True, stochastic=True, ignores_shapes=True)
         if self.clip is not None or self.block is None:
             return Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True)
-        return Traits(
-            combine=Combine.GATHER,
-            propagates_nonfinite=True,
-            stochastic=True,
-            unbiased=True,
-            omega=(math.sqrt(self.block) - 1) / 2,
-        )
+        omega = bound(self.rule(self.block))
+        return Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True, unbiased=True, omega=omega)
 
     @property
     def alignment(self) -> int:
         return math.lcm(self.block or 1, 8)
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
-        scales = self._scales(x)
-        data = self._codes(x, scales, rng)
-        if self.packing == "trits":
-            data = trits.pack(bitpack.unpack(data, _WIDTH, x.shape[1]))
-        return Payload(rows.join(scales, data))
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return grid.decode(*self._read(payload, numel), self._block(numel), _LEVEL, _LEVEL, numel)
-
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        total = grid.decode_sum(*self._read(payload, numel), self._block(numel), _LEVEL, _LEVEL, numel)
-        return total.div_(payload.rows)
-
-    def payload_bytes(self, numel: int) -> int:
-        codes = trits.trit_bytes(numel) if self.packing == "trits" else bitpack.packed_bytes(numel, _WIDTH)
-        return codes + 4 * self._blocks(numel)
+    def rule(self, numel: int) -> Rule:
+        return Rule(self.block or max(1, numel), 1, 1, sigma=self.clip or 0.0, trits=self.packing == "trits")
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        if not self.share_scale:
-            return (yield from super().reduce(x, ctx))
-        numel, block = x.numel(), self._block(x.numel())
-        scales = yield from agree(self._scales(x[None]))
-        data = self._codes(x[None], scales, ctx.rng)
-        own = grid.decode(data, scales, block, _LEVEL, _LEVEL, numel)[0] if ctx.wants_own else None
-        total = yield from add_up(data, _LEVEL, numel, ctx.workers)
-        return once(total, lambda: values(total, scales / ctx.workers, block)[0]), own
-
-    def _scales(self, x: Tensor) -> Tensor:
-        """s of each block."""
-        block = self._block(x.shape[1])
-        largest = grid.usable(abs_max(x, block), _LEVEL)
-        if self.clip is None:
-            return largest
-        shares = (rows.blocks(x, block) / largest.unsqueeze(2)).flatten(1)  # squares of tiny values would underflow
-        mean_square = square_sum(shares, block) / abs_sum((x != 0).to(x.dtype), block).clamp_(min=1)
-        return grid.usable(largest * mean_square.sqrt_().mul_(self.clip).clamp_(max=1), _LEVEL)
-
-    def _codes(self, x: Tensor, scales: Tensor, rng: Random) -> Tensor:
-        """Codes + 1 in two bits each."""
-        return grid.encode(x, 1 / scales, self._block(x.shape[1]), _LEVEL, _LEVEL, rng.private("round"))
-
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
-        """Codes + 1 in two bits each, and the scales."""
-        scales, start = rows.take(payload.data, 0, self._blocks(numel), torch.float32)
-        data = payload.data[:, start:]
-        return (bitpack.pack(trits.unpack(data, numel), _WIDTH) if self.packing == "trits" else data), scales
-
-    def _block(self, numel: int) -> int:
-        return self.block or max(1, numel)
-
-    def _blocks(self, numel: int) -> int:
-        return -(-numel // self._block(numel))
+        count, numel = x.shape
+        rule = replace(self.rule(numel), trits=False)
+        scales = yield from agree(grid.scale(x, rule))
+        everywhere = scales.expand(count, -1)
+        data = grid.encode(x, 1 / everywhere, rule.block, 1, 1, self.noise(ctx.rng))
+        own = grid.decode_by(data, everywhere, rule, numel) if ctx.wants_own else None
+        total = yield from add_up(data, 1, numel, ctx.workers)
+        return values(total, scales / ctx.workers, rule.block), own

@@ -42,7 +42,6 @@ Compression Ratios, 2024, arXiv:2407.01378, section 3.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -50,18 +49,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradwire.codecs.quantization._grid import GridCodec, turn_rows
 from gradwire.codecs.quantization._ranges import add_up, agree, values
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Gather, Payload, Program, Route, once
-from gradwire.core.random import Random, Stream
+from gradwire.core.codec import Combine, Context, Reduced, Traits, register
+from gradwire.core.exchange import Gather, Payload, Program, Route
+from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels import blockwise, grid, hadamard, rows
-from gradwire.kernels.bitpack import pack, packed_bytes, unpack
+from gradwire.kernels import grid, hadamard
+from gradwire.kernels.bitpack import pack, unpack
+from gradwire.kernels.grid import Rule, bound
 
 
 @register
 @dataclass(frozen=True)
-class THC(Codec):
+class THC(GridCodec):
     """Rotated integers that add up."""
 
     name: ClassVar[str] = "thc"
@@ -97,7 +98,7 @@ class THC(Codec):
         if self.aggregation == "saturate":
             return Traits(combine=Combine.ROUNDS, propagates_nonfinite=True, stochastic=True, ignores_shapes=True)
         size = 2**31 if self.rotation == "full" else self.chunk
-        omega = (math.sqrt(1 + (size - 1) / self.levels**2) - 1) / 2
+        omega = bound(Rule(size, self.levels, self.levels))
         if self.rotation != "none":
             omega = min(omega, (math.log(2 * size) + 1) / (2 * self.levels**2))
         combine = Combine.GATHER if self.aggregation == "scatter" else Combine.ROUNDS
@@ -116,103 +117,66 @@ class THC(Codec):
     def alignment(self) -> int:
         return 32 if self.rotation == "full" else self.chunk
 
-    def encode(self, x: Tensor, rng: Random) -> Payload:
-        y, ranges = self._rotated(x, rng)
-        codes = grid.encode(y, self.levels / ranges, *self._grid(x.shape[1]), rng.private("round"))
-        return Payload(rows.join(ranges, codes))
+    def rule(self, numel: int) -> Rule:
+        return Rule(self._size(numel), self.levels, self.levels)
 
-    def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
-        y, ranges = self._rotated(x, rng)
-        steps, shape = (self.levels / ranges, ranges / self.levels), self._grid(x.shape[1])
-        codes, own = grid.encode_own(y, *steps, *shape, rng.private("round"))
-        return Payload(rows.join(ranges, codes)), self._turned_back(own, x.shape[1], rng)
+    @property
+    def rotates(self) -> bool:
+        return self.rotation != "none"
 
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        step, codes = self._read(payload, numel)
-        return self._turned_back(grid.decode(codes, step, *self._grid(numel), self._coded(numel)), numel, rng)
+    def coded(self, numel: int) -> int:
+        """With rotation, whole chunks."""
+        return -(-numel // self._size(numel)) * self._size(numel) if self.rotates else numel
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        step, codes = self._read(payload, numel)
-        total = grid.decode_sum(codes, step, *self._grid(numel), self._coded(numel))
-        return self._turned_back(total.div_(payload.rows), numel, rng)
+    def turned(self, x: Tensor, rng: Random) -> Tensor:
+        if not self.rotates:
+            return x
+        numel = x.shape[1]
+        padded = F.pad(x, (0, self.coded(numel) - numel))
+        return turn_rows(hadamard.rotate, padded, self._size(numel), numel, rng.shared("signs"))
 
-    def payload_bytes(self, numel: int) -> int:
-        coded = self._coded(numel)
-        return packed_bytes(coded, self.bits) + 4 * -(-numel // self._size(numel))
+    def turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
+        if not self.rotates:
+            return y
+        return turn_rows(hadamard.unrotate, y, self._size(numel), numel, rng.shared("signs"))[:, :numel].contiguous()
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        if self.aggregation == "scatter":
-            return (yield from super().reduce(x, ctx))
-        numel, coded = x.numel(), self._coded(x.numel())
-        y, ranges = self._rotated(x[None], ctx.rng)
-        ranges = yield from agree(ranges)
-        codes = grid.encode(y, self.levels / ranges, *self._grid(numel), ctx.rng.private("round"))
-        step, own = ranges / self.levels, None
+        count, numel = x.shape
+        coded, rule, rng = self.coded(numel), self.rule(numel), ctx.rng
+        y = self.turned(x, rng)
+        ranges = yield from agree(grid.scale(y, rule))
+        everywhere = ranges.expand(count, -1)
+        codes = grid.encode(y, self.levels / everywhere, rule.block, self.levels, self.levels, self.noise(rng))
+        own = None
         if ctx.wants_own:
-            own = self._turned_back(grid.decode(codes, step, *self._grid(numel), coded), numel, ctx.rng)[0]
+            own = self.turned_back(grid.decode_by(codes, everywhere, rule, coded), numel, rng)
         if self.aggregation == "sum":
             total = yield from add_up(codes, self.levels, coded, ctx.workers)
         else:
             total = yield from self._ring(codes, coded, ctx)
-        return once(total, lambda: self._mean(total, step / ctx.workers, numel, ctx.rng)), own
-
-    def _mean(self, total: Tensor, step: Tensor, numel: int, rng: Random) -> Tensor:
-        return self._turned_back(values(total, step, self._size(numel)), numel, rng)[0]
+        mean = values(total, ranges / self.levels / ctx.workers, rule.block)
+        return self.turned_back(mean, numel, rng.of((0,), (0,))), own
 
     def _ring(self, codes: Tensor, coded: int, ctx: Context) -> Program[Tensor]:
         """Sums that are clamped at every hop, (1, coded). Shard r starts at worker r and ends, complete, at r − 1."""
-        n, rank, top, shard = ctx.workers, ctx.rank, self.levels, -(-coded // ctx.workers)
-        parts = F.pad(self._signed(codes, coded), (0, n * shard - coded)).view(n, 1, shard)
-        part = parts[rank]
+        n, top, shard = ctx.workers, self.levels, -(-coded // ctx.workers)
+        parts = F.pad(self._signed(codes, coded), (0, n * shard - coded)).view(-1, n, shard)
+        here, to, source = range(len(ctx.ranks)), *(tuple((r + d) % n for r in ctx.ranks) for d in (1, -1))
+        part = parts[here, list(ctx.ranks)]
         for hop in range(1, n):
-            there = yield Route(Payload(pack(part + top, self.bits)), to=(rank + 1) % n, source=(rank - 1) % n)
-            part = (self._signed(there.data, shard) + parts[(rank - hop) % n]).clamp_(-top, top)
-        # not a relay: the codes that this worker added last go out with it for the first time
+            there = yield Route(Payload(pack(part + top, self.bits)), to, source)
+            added = parts[here, [(r - hop) % n for r in ctx.ranks]]
+            part = (self._signed(there.data, shard) + added).clamp_(-top, top)
+        # not a relay: the codes that a worker added last go out with it for the first time
         done = yield Gather(Payload(pack(part + top, self.bits)))
-        return once(done, lambda: self._signed(done.data, shard).roll(1, 0).view(1, -1)[:, :coded])
+        return self._signed(done.data, shard).roll(1, 0).view(1, -1)[:, :coded]
 
     def _signed(self, data: Tensor, numel: int) -> Tensor:
         return unpack(data, self.bits, numel).to(torch.int32).sub_(self.levels)
 
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
-        """Steps and packed codes."""
-        ranges, start = rows.take(payload.data, 0, -(-numel // self._size(numel)), torch.float32)
-        return ranges / self.levels, payload.data[:, start:]
-
-    def _grid(self, numel: int) -> tuple[int, int, int]:
-        """Chunk, and the largest codes on either side."""
-        return self._size(numel), self.levels, self.levels
-
     def _size(self, numel: int) -> int:
         """Elements of a chunk."""
-        if self.rotation == "none":
+        if not self.rotates:
             return self.chunk
         whole = 1 << (numel - 1).bit_length()
         return whole if self.rotation == "full" else min(self.chunk, whole)
-
-    def _coded(self, numel: int) -> int:
-        """Elements that have a code: with rotation, whole chunks."""
-        return numel if self.rotation == "none" else -(-numel // self._size(numel)) * self._size(numel)
-
-    def _rotated(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
-        """The rotated rows and their ranges."""
-        numel = x.shape[1]
-        if self.rotation != "none":
-            padded = F.pad(x, (0, self._coded(numel) - numel))
-            x = _turn(hadamard.rotate, padded, self._size(numel), numel, rng.shared("signs"))
-        return x, grid.usable(blockwise.abs_max(x, self._size(numel)), self.levels)
-
-    def _turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
-        if self.rotation == "none":
-            return y
-        return _turn(hadamard.unrotate, y, self._size(numel), numel, rng.shared("signs"))[:, :numel].contiguous()
-
-
-def _turn(transform: Callable[..., Tensor], x: Tensor, size: int, numel: int, signs: Stream) -> Tensor:
-    """Every row, padded or not: row i takes the signs from i·`numel` on, so that its owner finds them there."""
-    if x.shape[0] == 1 or x.shape[1] == numel:
-        return transform(x, size, signs)
-    each = (
-        transform(row, size, Stream(signs.key, signs.offset + i * numel)) for i, row in enumerate(torch.split(x, 1))
-    )
-    return torch.cat(tuple(each))

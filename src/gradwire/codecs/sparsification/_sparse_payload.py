@@ -77,11 +77,11 @@ class RowByRow(Codec):
             self._add_row(payload, i, out[i])
         return out
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        total = torch.zeros((1, numel), device=payload.data.device)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        total, size = torch.zeros((groups, numel), device=payload.data.device), payload.rows // groups
         for i in range(payload.rows):  # worker by worker: the order of sums is fixed
-            self._add_row(payload, i, total[0])
-        return total.div_(payload.rows)
+            self._add_row(payload, i, total[i // size])
+        return total.div_(size)
 
     def _add_row(self, payload: Payload, i: int, into: Tensor) -> None:
         assert payload.lengths is not None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum, once
+from gradwire.core.exchange import Sum
 from gradwire.core.registry import Check
 from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import top
@@ -54,11 +54,10 @@ class GlobalTopK(Codec):
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         mean = yield Sum(x * (1.0 / ctx.workers))
-        support = once(mean, lambda: top(mean[None], kept(self.ratio, x.numel())))
-        own = _only(x[None], support) if ctx.wants_own else None
-        return once(mean, lambda: _only(mean[None], support)), own
+        support = top(mean, kept(self.ratio, x.shape[1]))
+        return _only(mean, support), _only(x, support.expand(len(x), -1)) if ctx.wants_own else None
 
 
 def _only(x: Tensor, support: Tensor) -> Tensor:
-    """The row `x` on the support, and zero elsewhere."""
-    return scatter(x.gather(1, support), support, x.shape[1])[0]
+    """The rows `x` on the support, and zero elsewhere."""
+    return scatter(x.gather(1, support), support, x.shape[1])

@@ -43,17 +43,18 @@ from gradwire.kernels.select import top
 
 @dataclass(frozen=True)
 class Sparse:
-    """A k-sparse sum, and what single workers put into it: `shares` has one row for each of them."""
+    """For each worker here a k-sparse sum, what it put into that itself, and what the guest it serves put in."""
 
-    values: Tensor  # (1, k)
-    where: Tensor  # (1, k), ascending
-    shares: Tensor  # (workers followed, k)
+    values: Tensor  # (rows, k)
+    where: Tensor  # (rows, k), ascending
+    own: Tensor  # (rows, k)
+    guest: Tensor  # (rows, k), zero where there is no guest
 
-    def at(self, where: Tensor) -> Tensor:
-        """The shares on another support."""
+    def at(self, part: Tensor, where: Tensor) -> Tensor:
+        """One of the parts on another support."""
         place = torch.searchsorted(self.where, where).clamp_(max=self.where.shape[1] - 1)
         known = self.where.gather(1, place) == where
-        return torch.where(known, self.shares.gather(1, place.expand(len(self.shares), -1)), 0.0)
+        return torch.where(known, part.gather(1, place), 0.0)
 
 
 @register
@@ -80,59 +81,73 @@ class GTopK(Codec):
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=delta, sparse=True, ignores_shapes=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        numel, rank = x.numel(), ctx.rank
+        numel, n, device = x.shape[1], ctx.workers, x.device
         k = support.kept(self.ratio, numel)
-        levels = ctx.workers.bit_length() - 1
+        levels = n.bit_length() - 1
         base = 1 << levels
-        unit = 0.5 ** (ctx.workers - 1).bit_length()  # sums over the workers stay in the range of their values
-        where = top(x[None], k)
-        values = support.rounded(x[where] * unit, self.value_bits)
-        state = Sparse(values, where, values)
+        unit = 0.5 ** (n - 1).bit_length()  # sums over the workers stay in the range of their values
+        where = top(x, k)
+        values = support.rounded(x.gather(1, where) * unit, self.value_bits)
+        state = Sparse(values, where, values, torch.zeros_like(values))
 
-        guest = rank + base if rank + base < ctx.workers else None  # hands its vector in here
-        host = rank - base if rank >= base else None
-        if base < ctx.workers:
-            row = yield Route(self._row(state, numel), to=host, source=guest)
-            state = state if row is None else self._merged(state, self._read(row, numel, k), follow=True)
+        guests = tuple(r + base if r + base < n else None for r in ctx.ranks)  # hand their vectors in here
+        hosts = tuple(r - base if r >= base else None for r in ctx.ranks)
+        if base < n:
+            row = yield Route(self._row(state, numel), to=hosts, source=guests)
+            merged = self._merged(state, self._read(row, numel, k), _mask([True] * len(x), device), follow=True)
+            state = _chosen(_mask([g is not None for g in guests], device), merged, state)
         for level in range(levels):
-            peer = rank ^ (1 << level) if host is None else None
-            relay = level > 0 or base < ctx.workers
-            row = yield Route(self._row(state, numel), to=peer, source=peer, relay=relay)
-            if row is not None:
-                state = self._merged(state, self._read(row, numel, k), first=rank % (2 << level) == 0)
-        own = state.shares[:1]
-        if base < ctx.workers:
-            row = yield Route(self._result(state, numel), to=guest, source=host, relay=True)
-            if row is not None:
-                final = self._read(row, numel, k)
-                alive = unpack(row.data[:, support.support_bytes(numel, k, self.value_bits) :], 1, k) != 0
-                own, state = torch.where(alive, state.at(final.where), 0.0), final
-        mean = scatter(state.values / (unit * ctx.workers), state.where, numel)[0]
-        return mean, scatter(own / unit, state.where, numel)[0] if ctx.wants_own else None
+            peers = tuple(r ^ (1 << level) if r < base else None for r in ctx.ranks)
+            relay = level > 0 or base < n
+            row = yield Route(self._row(state, numel), to=peers, source=peers, relay=relay)
+            first = _mask([r % (2 << level) == 0 for r in ctx.ranks], device)
+            merged = self._merged(state, self._read(row, numel, k), first)
+            state = _chosen(_mask([r < base for r in ctx.ranks], device), merged, state)
+        own, total = state.own, state
+        if base < n:
+            row = yield Route(self._result(state, numel), to=guests, source=hosts, relay=True)
+            final = self._read(row, numel, k)
+            alive = unpack(row.data[:, support.support_bytes(numel, k, self.value_bits) :], 1, k) != 0
+            served = _mask([h is not None for h in hosts], device)
+            own = torch.where(served, torch.where(alive, state.at(state.own, final.where), 0.0), own)
+            total = _chosen(served, final, state)
+        mean = scatter(total.values[:1] / (unit * n), total.where[:1], numel)
+        return mean, scatter(own / unit, total.where, numel) if ctx.wants_own else None
 
-    def _merged(self, a: Sparse, b: Sparse, *, follow: bool = False, first: bool = True) -> Sparse:
-        """The k largest of a + b, with a's shares, and also b's if it is to be followed.
+    def _merged(self, a: Sparse, b: Sparse, first: Tensor, *, follow: bool = False) -> Sparse:
+        """The k largest of a + b, with what is known of a's parts; b is a guest's if it is to be followed.
 
-        `first`: this worker takes the error of rounding the sum upon itself.
+        `first`, (rows, 1): this worker takes the error of rounding the sum upon itself.
         """
         values, where = _union(a, b)
         best = top(values, a.where.shape[1])
         values, where = values.gather(1, best), where.gather(1, best)
-        rounded, shares = support.rounded(values, self.value_bits), a.at(where)
-        if first and self.value_bits < 32:
-            shares = torch.cat((shares[:1] + (rounded - values), shares[1:]))
-        return Sparse(rounded, where, torch.cat((shares, b.at(where))) if follow else shares)
+        rounded, own = support.rounded(values, self.value_bits), a.at(a.own, where)
+        if self.value_bits < 32:
+            own = torch.where(first, own + (rounded - values), own)
+        return Sparse(rounded, where, own, b.at(b.own, where) if follow else a.at(a.guest, where))
 
     def _row(self, state: Sparse, numel: int) -> Payload:
         return Payload(support.write(state.values, state.where, numel, self.value_bits))
 
     def _result(self, state: Sparse, numel: int) -> Payload:
         """The row, and which of its coordinates hold something of the guest's."""
-        return Payload(rows.join(self._row(state, numel).data, pack(state.shares[-1:] != 0, 1)))
+        return Payload(rows.join(self._row(state, numel).data, pack(state.guest != 0, 1)))
 
     def _read(self, row: Payload, numel: int, k: int) -> Sparse:
         values, where = support.read(row.data, numel, k, self.value_bits)
-        return Sparse(values, where, values)
+        return Sparse(values, where, values, torch.zeros_like(values))
+
+
+def _mask(which: list[bool], device: torch.device) -> Tensor:
+    """(rows, 1)."""
+    return torch.tensor(which, device=device)[:, None]
+
+
+def _chosen(which: Tensor, a: Sparse, b: Sparse) -> Sparse:
+    """The rows of `a` where `which` says so, else those of `b`: workers without a partner in a round keep theirs."""
+    pairs = ((a.values, b.values), (a.where, b.where), (a.own, b.own), (a.guest, b.guest))
+    return Sparse(*(torch.where(which, *pair) for pair in pairs))
 
 
 def _union(a: Sparse, b: Sparse) -> tuple[Tensor, Tensor]:

@@ -55,6 +55,10 @@ class MSTopK(TopK):
         super().__post_init__()
         Check(self.name).integer("rounds", self.rounds, 1)
 
+    @property
+    def selects_exactly(self) -> bool:
+        return False
+
     def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         k, magnitude = self._k(x.shape[1], rng), x.abs()
         mean = magnitude.mean(1, keepdim=True, dtype=torch.float64).float()

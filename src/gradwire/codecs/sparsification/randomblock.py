@@ -42,5 +42,5 @@ class RandomBlock(RandomK):
     )
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
-        start = any_index(rng.shared("start"), numel, device)
+        start = any_index(rng.common("start"), numel, device)
         return (start + torch.arange(kept(self.ratio, numel), device=device)) % numel

@@ -72,7 +72,7 @@ class RandomK(Codec):
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
         """The k indices of this step."""
-        return support(rng.shared("support"), rng.shared("turn"), kept(self.ratio, numel), numel, device)
+        return support(rng.common("support"), rng.common("turn"), kept(self.ratio, numel), numel, device)
 
 
 @lru_cache(maxsize=16)  # encoder and decoder, and virtual workers, ask for the same one

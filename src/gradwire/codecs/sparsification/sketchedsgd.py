@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Sum, once
+from gradwire.core.exchange import Sum
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
 from gradwire.kernels import sketch
@@ -70,17 +70,17 @@ class SketchedSGD(Codec):
         return Traits(combine=Combine.ROUNDS, memory="momentum_correction", delta=0.0, sparse=True, ignores_shapes=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        k, share = kept(self.ratio, x.numel()), 1.0 / ctx.workers
+        numel, share = x.shape[1], 1.0 / ctx.workers
+        k = kept(self.ratio, numel)
         columns = 4 * k if self.columns is None else self.columns
-        where = _places(ctx.rng.seed, x.numel(), self.rows, columns, x.device)
-        table = yield Sum(sketch.fold(x, where, columns) * share)
-        most = min(x.numel(), self.candidates * k)
-        found = once(table, lambda: top(sketch.estimate(table, where)[None], most)[0])
-        values = yield Sum(x[found] * share)
-        best = once(values, lambda: top(values[None], k)[0])
-        support = found[best][None]
-        own = scatter(x[support], support, x.numel())[0] if ctx.wants_own else None
-        return scatter(values[best][None], support, x.numel())[0], own
+        where = _places(ctx.rng.seed, numel, self.rows, columns, x.device)
+        table = yield Sum(torch.stack([sketch.fold(row, where, columns) for row in x]) * share)
+        found = top(sketch.estimate(table[0], where)[None], min(numel, self.candidates * k))[0]
+        values = yield Sum(x[:, found] * share)
+        best = top(values, k)
+        support = found[best[0]].expand(len(x), -1)
+        own = scatter(x.gather(1, support), support, numel) if ctx.wants_own else None
+        return scatter(values.gather(1, best), support[:1], numel), own
 
 
 @lru_cache(maxsize=8)  # units of one size share their hashes

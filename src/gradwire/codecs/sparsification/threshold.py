@@ -24,14 +24,16 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs.sparsification._sparse_payload import VALUE_BITS, RowByRow, kept, ragged, read, rounded, write
-from gradwire.core.codec import Combine, Traits, register
+from gradwire.core.codec import Combine, Flag, Traits, nonfinite_flag, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows
 from gradwire.kernels.indices import index_bytes
-from gradwire.kernels.scatter import scatter
-from gradwire.kernels.select import above, top
+from gradwire.kernels.scatter import put_to, scatter
+from gradwire.kernels.select import above, above_from, settle, top
+from gradwire.kernels.window import one_pass
 
 
 @register
@@ -64,6 +66,7 @@ class Threshold(RowByRow):
             memory="error_feedback",
             delta=0.0,
             sparse=True,
+            propagates_nonfinite=True,  # it exceeds any magnitude
             fixed_size=False,
             homogeneous=False,
         )
@@ -75,6 +78,27 @@ class Threshold(RowByRow):
         picked = self._pick(x)
         own = [scatter(rounded(values, self.value_bits), where, x.shape[1]) for values, where in picked]
         return ragged([self._write(*chosen, x.shape[1]) for chosen in picked]), torch.cat(own)
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if self.capacity is not None or not one_pass(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        chosen = above_from(source, feedback, shards, shard, self.value)
+        for i, (values, where) in enumerate(chosen if feedback is not None else ()):
+            assert feedback is not None
+            row, number = divmod(i, shards)
+            sent = rounded(values[0], self.value_bits)
+            settle(feedback, row, number * shard, where[0], sent if factor == 1 else sent * factor)
+        return ragged([self._write(*one, shard) for one in chosen])
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        assert payload.lengths is not None
+        held = [self._entries(payload.data[i : i + 1, :n], shard) for i, n in enumerate(payload.lengths.tolist())]
+        put_to(held, shard, target, factor)
+        return nonfinite_flag(torch.cat([values for values, _ in held]))
 
     def payload_bytes(self, numel: int) -> int:
         most = self._most(numel)
@@ -101,7 +125,14 @@ class Threshold(RowByRow):
         count = torch.tensor([[values.shape[1]]], dtype=torch.int32, device=values.device)
         return rows.join(count, write(values, where, numel, self.value_bits))
 
-    def _add(self, data: Tensor, into: Tensor) -> None:
+    def _entries(self, data: Tensor, numel: int) -> tuple[Tensor, Tensor]:
+        """Values and indices that a row holds."""
+        if not data.numel():
+            return data.new_empty(0, dtype=torch.float32), data.new_empty(0, dtype=torch.int64)
         count, start = rows.take(data, 0, 1, torch.int32)
-        values, where = read(data[:, start:], into.numel(), int(count), self.value_bits)
-        into.index_add_(0, where[0], values[0])
+        values, where = read(data[:, start:], numel, int(count), self.value_bits)
+        return values[0], where[0]
+
+    def _add(self, data: Tensor, into: Tensor) -> None:
+        values, where = self._entries(data, into.numel())
+        into.index_add_(0, where, values)

@@ -30,12 +30,15 @@ from gradwire.codecs.sparsification._sparse_payload import (
     support_bytes,
     write,
 )
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels.scatter import scatter, scatter_sum
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import select
+from gradwire.kernels.scatter import mean_to, put_to, scatter, scatter_sum
 from gradwire.kernels.select import top
+from gradwire.kernels.window import one_pass
 
 
 @register
@@ -59,7 +62,10 @@ class TopK(Codec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.GATHER, memory="error_feedback", delta=self.ratio, sparse=True)
+        # what is not finite counts as largest, so it is always sent
+        return Traits(
+            combine=Combine.GATHER, memory="error_feedback", delta=self.ratio, sparse=True, propagates_nonfinite=True
+        )
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return self._write(x, *self._pick(x, rng))
@@ -71,8 +77,40 @@ class TopK(Codec):
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return scatter(*self._read(payload, numel, rng), numel)
 
-    def combine(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return scatter_sum(*self._read(payload, numel, rng), numel).div_(payload.rows)
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return scatter_sum(*self._read(payload, numel, rng), numel, groups).div_(payload.rows // groups)
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if not self.selects_exactly or not one_pass(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        values, where = select.top_from(source, feedback, shards, shard, self._k(shard, rng))
+        if feedback is not None:
+            sent = rounded(values, self.value_bits)
+            for i in range(len(where)):
+                row, number = divmod(i, shards)
+                select.settle(feedback, row, number * shard, where[i], sent[i] if factor == 1 else sent[i] * factor)
+        return Payload(write(values, where, shard, self.value_bits, self.index))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        values, where = self._read(payload, shard, rng)
+        put_to(list(zip(values, where, strict=True)), shard, target, factor)
+        return nonfinite_flag(values)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_pass(target):
+            return super().combine_to(payload, target, rng, factor)
+        values, where = self._read(payload, target.numel, rng)
+        mean_to(values, where, target, factor)
+        return nonfinite_flag(values)
+
+    @property
+    def selects_exactly(self) -> bool:
+        """Whether the largest elements are sent, and no others."""
+        return True
 
     def payload_bytes(self, numel: int) -> int:
         return support_bytes(numel, kept(self.ratio, numel), self.value_bits, self.index)

@@ -27,14 +27,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, nonfinite_flag, register
 from gradwire.core.errors import ConfigError
-from gradwire.core.exchange import Sum, once
+from gradwire.core.exchange import Program, Sum
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows
-from gradwire.kernels.blockwise import square_sum
+from gradwire.kernels.blockwise import square_sum, square_sum_from
 from gradwire.kernels.cast import from_half, to_half
 from gradwire.kernels.random import words
+from gradwire.kernels.scatter import put_to
+from gradwire.kernels.select import settle
+from gradwire.kernels.window import one_pass
 
 
 @register
@@ -77,7 +81,12 @@ class TopKC(Codec):
     @property
     def traits(self) -> Traits:
         return Traits(
-            combine=Combine.ROUNDS, memory="error_feedback", delta=self._share, sparse=True, ignores_shapes=True
+            combine=Combine.ROUNDS,
+            memory="error_feedback",
+            delta=self._share,
+            sparse=True,
+            ignores_shapes=True,
+            propagates_nonfinite=True,  # by the energy of its chunk, which is then the largest
         )
 
     @property
@@ -95,27 +104,48 @@ class TopKC(Codec):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         if not self.permute:
             return (yield from self._reduce(x, ctx))
-        order = words(ctx.rng.shared("permutation"), x.shape, x.device).sort(stable=True).indices
-        mean, own = yield from self._reduce(x[order], ctx)
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(x.numel(), device=x.device))
-        return mean[back], None if own is None else own[back]
+        numel = x.shape[1]
+        order = words(ctx.rng.common("permutation"), (numel,), x.device).sort(stable=True).indices
+        mean, own = yield from self._reduce(x[:, order], ctx)
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(numel, device=x.device))
+        return mean[:, back], None if own is None else own[:, back]
 
     def _reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        chunks = rows.blocks(x[None], self.chunk)[0]
-        energy = yield Sum(square_sum(x[None], self.chunk)[0].to(torch.bfloat16))
-        number = self.kept_chunks(x.numel())
-        kept = once(energy, lambda: energy.float().sort(descending=True, stable=True).indices[:number])
+        chunks, numel = rows.blocks(x, self.chunk), x.shape[1]
+        energy = yield Sum(square_sum(x, self.chunk).to(torch.bfloat16))
+        kept = energy[0].float().sort(descending=True, stable=True).indices[: self.kept_chunks(numel)]
         scale = _power_of_two(energy.float().amax()) / ctx.workers
-        mine = to_half(chunks[kept] * scale)
-        own = self._place(from_half(mine) / scale, kept, x) if ctx.wants_own else None
+        mine = to_half(chunks[:, kept] * scale)
+        own = self._place(from_half(mine) / scale, kept, numel) if ctx.wants_own else None
         total = yield Sum(mine)
-        return once(total, lambda: self._place(from_half(total) / (scale * ctx.workers), kept, x)), own
+        return self._place(from_half(total) / (scale * ctx.workers), kept, numel), own
 
-    def _place(self, values: Tensor, kept: Tensor, x: Tensor) -> Tensor:
-        """The chunks `kept` hold `values`, all others zero."""
-        out = x.new_zeros((-(-x.numel() // self.chunk), self.chunk))
-        out[kept] = values
-        return out.view(-1)[: x.numel()]
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+        if self.permute or ctx.moved or not (one_pass(source, feedback) and one_pass(target)):
+            return (yield from super().reduce_to(source, target, feedback, ctx))
+        energy = yield Sum(square_sum_from(source, feedback, self.chunk).to(torch.bfloat16))
+        kept = energy[0].float().sort(descending=True, stable=True).indices[: self.kept_chunks(source.numel)]
+        kept = kept.sort().values  # the order of the chunks is nobody's business, and neighbours are quicker
+        scale = _power_of_two(energy.float().amax()) / ctx.workers
+        where = (kept[:, None] * self.chunk + torch.arange(self.chunk)).view(-1)
+        inside = where < source.numel
+        x = source.read() if feedback is None else feedback.out
+        picked = torch.where(inside, x[:, where.clamp(max=source.numel - 1)], 0.0).view(len(x), -1, self.chunk)
+        mine = to_half(picked * scale)
+        if feedback is not None:
+            own = (from_half(mine) / scale).view(len(x), -1)[:, inside]
+            for row in range(len(x)):
+                settle(feedback, row, 0, where[inside], own[row])
+        total = yield Sum(mine)
+        values = (from_half(total) / (scale * ctx.workers)).view(-1)[inside]
+        put_to([(values, where[inside])], source.numel, target, 1.0)
+        return nonfinite_flag(values)
+
+    def _place(self, values: Tensor, kept: Tensor, numel: int) -> Tensor:
+        """The chunks `kept` hold `values`, (rows, chunks, elements), all others zero."""
+        out = values.new_zeros((len(values), -(-numel // self.chunk), self.chunk))
+        out[:, kept] = values
+        return out.view(len(values), -1)[:, :numel]
 
 
 def _power_of_two(energy: Tensor) -> Tensor:

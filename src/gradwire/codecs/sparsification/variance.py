@@ -35,12 +35,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
+from gradwire.codecs.sparsification._sparse_payload import ragged
+from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, nonfinite_flag, register
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.exchange import Gather, Payload, once
+from gradwire.core.exchange import Gather, Payload
 from gradwire.core.registry import Check
 from gradwire.kernels import rows
-from gradwire.kernels.finite import nonfinite_flag
 
 DEVIATION = "deviation"  # the root of v
 LARGEST = 1 << 28  # elements of a unit
@@ -70,9 +70,10 @@ class Variance(Codec):
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, fixed_size=False, homogeneous=False)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        if x.numel() > LARGEST:
+        numel = x.shape[1]
+        if numel > LARGEST:
             raise Incompatible(
-                f"variance: a unit of {x.numel()} elements is more than the {LARGEST} that a 28-bit index reaches; "
+                f"variance: a unit of {numel} elements is more than the {LARGEST} that a 28-bit index reaches; "
                 "compress in smaller units, such as DDP's buckets"
             )
         deviation = self._spread(x, ctx)
@@ -80,45 +81,56 @@ class Variance(Codec):
         if kept is not None:
             deviation = torch.hypot(deviation, kept * ctx.rescale)
         starts = torch.tensor(ctx.layout.offsets, device=x.device)
-        if bool((nonfinite_flag(x) + nonfinite_flag(deviation)).isnan()):
-            exponents, words = torch.full_like(starts, NOT_FINITE), starts[:0].int()
-        else:
-            chosen = x.abs() > math.sqrt(self.alpha) * deviation
-            exponents, words = encode(x, chosen.nonzero().view(-1), starts)
-        data = rows.join(exponents.byte()[None], words[None])
-        payload = Payload(data, torch.tensor([data.shape[1]]))
-        received = yield Gather(payload)
-        mean = once(received, lambda: _added(received, starts, x) / ctx.workers)
-        own = _added(payload, starts, x) if ctx.wants_own else None
-        sent = words.long() & (LARGEST - 1)
-        ctx.state.put_flat(DEVIATION, ctx.layout, (deviation * math.sqrt(self.zeta)).index_fill(0, sent, 0.0))
+        coded = [self._coded(*pair, starts) for pair in zip(x, deviation, strict=True)]
+        mine = ragged([rows.join(exponents.byte()[None], words[None]) for exponents, words in coded])
+        received = yield Gather(mine)
+        mean = _added(received, starts, numel) / ctx.workers
+        own = None
+        if ctx.wants_own:
+            own = torch.cat([_added(_row(mine, i), starts, numel) for i in range(len(x))])
+        after = deviation * math.sqrt(self.zeta)
+        for row, (_, words) in zip(after, coded, strict=True):
+            row.index_fill_(0, words.long() & (LARGEST - 1), 0.0)
+        ctx.state.put_flat(DEVIATION, ctx.layout, after)
         return mean, own
 
+    def _coded(self, x: Tensor, deviation: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest exponents and the words of one worker."""
+        if bool((nonfinite_flag(x) + nonfinite_flag(deviation)).isnan()):
+            return torch.full_like(starts, NOT_FINITE), starts[:0].int()
+        chosen = x.abs() > math.sqrt(self.alpha) * deviation
+        return encode(x, chosen.nonzero().view(-1), starts)
+
     def _spread(self, x: Tensor, ctx: Context) -> Tensor:
-        """The root of this step's part of v."""
-        gradient = x if ctx.gradient is None else ctx.gradient
+        """The root of this step's part of v, (rows, numel)."""
+        gradient = x if ctx.source is None else ctx.source.read()
         observed = ctx.observed.get("squares", {})
         parts = []
         for segment, piece in zip(ctx.layout.segments, ctx.layout.split(gradient), strict=True):
             squares = observed.get(segment.name)
             if squares is not None and squares.numel() != piece.numel():
                 raise ConfigError(
-                    f"variance: the observed squares of {segment.name!r} are {squares.numel()} numbers for "
-                    f"{piece.numel()} elements; pass one for each element"
+                    f"variance: the observed squares of {segment.name!r} are {squares.numel() // len(x)} numbers for "
+                    f"{piece.shape[1]} elements; pass one for each element"
                 )
-            parts.append(piece.abs() if squares is None else squares.reshape(-1).to(piece).sqrt())
-        return torch.cat(parts)
+            parts.append(piece.abs() if squares is None else squares.reshape(piece.shape).to(piece).sqrt())
+        return torch.cat(parts, 1)
 
 
-def _added(payload: Payload, starts: Tensor, like: Tensor) -> Tensor:
-    """The sum of what the rows hold, in their order."""
+def _row(payload: Payload, i: int) -> Payload:
     assert payload.lengths is not None
-    total = torch.zeros_like(like)
+    return Payload(payload.data[i : i + 1], payload.lengths[i : i + 1])
+
+
+def _added(payload: Payload, starts: Tensor, numel: int) -> Tensor:
+    """The sum of what the rows hold, in their order: (1, numel)."""
+    assert payload.lengths is not None
+    total = torch.zeros((1, numel), device=starts.device)
     for row, length in zip(payload.data, payload.lengths.tolist(), strict=True):
         exponents, start = rows.take(row[None], 0, starts.numel(), torch.uint8)
         words, _ = rows.take(row[None], start, (length - start) // 4, torch.int32)
         where, values = decode(exponents[0].long(), words[0], starts)
-        total.index_add_(0, where, values)
+        total[0].index_add_(0, where, values)
         total += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
     return total
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.bitpack import reference
 
 
@@ -20,17 +20,9 @@ def packed_bytes(numel: int, width: int) -> int:
 
 def pack(codes: Tensor, width: int) -> Tensor:
     """(rows, d) unsigned codes below 2^width, any integer dtype or bool -> (rows, ceil(d·width/8)) uint8."""
-    if compiled(codes):
-        from gradwire.kernels.bitpack import cpu
-
-        return cpu.pack(codes, width)
-    return reference.pack(codes, width)
+    return run(reference.pack, codes, width)
 
 
 def unpack(data: Tensor, width: int, numel: int) -> Tensor:
     """The inverse: (rows, bytes) uint8 -> (rows, numel) codes, uint8 up to 8 bits, else int64."""
-    if compiled(data):
-        from gradwire.kernels.bitpack import cpu
-
-        return cpu.unpack(data, width, numel)
-    return reference.unpack(data, width, numel)
+    return run(reference.unpack, data, width, numel)

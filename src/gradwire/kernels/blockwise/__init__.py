@@ -8,32 +8,27 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.backend import compiled_twin, run
 from gradwire.kernels.blockwise import reference
 
 
 def abs_max(x: Tensor, block: int) -> Tensor:
     """The largest magnitude of each block; NaN if one of them is."""
-    if compiled(x):
-        from gradwire.kernels.blockwise import cpu
-
-        return cpu.abs_max(x, block)
-    return reference.abs_max(x, block)
+    return run(reference.abs_max, x, block)
 
 
 def abs_sum(x: Tensor, block: int) -> Tensor:
     """The sum of magnitudes of each block."""
-    if compiled(x):
-        from gradwire.kernels.blockwise import cpu
-
-        return cpu.abs_sum(x, block)
-    return reference.abs_sum(x, block)
+    return run(reference.abs_sum, x, block)
 
 
 def square_sum(x: Tensor, block: int) -> Tensor:
     """The sum of squares of each block."""
-    if compiled(x):
-        from gradwire.kernels.blockwise import cpu
+    return run(reference.square_sum, x, block)
 
-        return cpu.square_sum(x, block)
-    return reference.square_sum(x, block)
+
+def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Tensor:
+    """`square_sum` of the compensated gradients, which go to ``feedback.out``: one pass, for `one_pass` windows."""
+    found: Tensor = compiled_twin(__name__).square_sum_from(source, feedback, block)
+    return found

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels.bitpack.cpu import flat
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
+from gradwire.kernels.window.cpu import Memory, Spans, each_worker, load
 
 WIDTH = 4096  # a longer block is folded to this length as its parts come from memory
 
@@ -78,16 +80,23 @@ def _add(x: np.ndarray, y: np.ndarray) -> None:
 
 
 @jit
-def average(x: np.ndarray, count: int, carry: np.ndarray) -> None:
-    """x/count + carry, in place; an empty carry is none."""
+def average(x: np.ndarray, count: int, factor: Any, carry: np.ndarray, decay: Any) -> None:
+    """factor·x/count + decay·carry, in place; an empty carry is none."""
     if count & (count - 1):
         for i in range(x.size):
             x[i] /= np.float32(count)
     else:
         for i in range(x.size):
             x[i] *= np.float32(1) / np.float32(count)  # as exact as the division, and far faster
-    for i in range(carry.size):
-        x[i] += carry[i]
+    if factor != np.float32(1):
+        for i in range(x.size):
+            x[i] *= factor
+    if decay == np.float32(1):
+        for i in range(carry.size):
+            x[i] += carry[i]
+    else:
+        for i in range(carry.size):
+            x[i] += carry[i] * decay
 
 
 @jit
@@ -134,3 +143,39 @@ def _summed(x: Tensor, block: int, power: int) -> Tensor:
     sums = out.numpy()
     split_rows(lambda first, last: _sums(source, stride, numel, block, power, sums, first, last), rows, numel, block)
     return out
+
+
+@jit
+def _square_sums_from(
+    x: np.ndarray,
+    spans: Spans,
+    memory: Memory,
+    out: np.ndarray,
+    block: int,
+    sums: np.ndarray,
+    size: int,
+    first: int,
+    last: int,
+) -> None:
+    tile, room, numel = np.empty(size, np.float32), fold_room(block), spans[0][spans[0].size - 1]
+    for start in range(first * size, min(last * size, numel), size):
+        a = tile[: min(size, numel - start)]
+        load(x, spans, memory, start, a)
+        if out.size:
+            target = out[start : start + a.size]
+            for i in range(a.size):
+                target[i] = a[i]
+        for i in range(0, a.size, block):
+            sums[(start + i) // block] = folded(a[i : i + block], 2, room)
+
+
+def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Tensor:
+    sums = torch.empty((source.rows, -(-source.numel // block)), dtype=torch.float32)
+    size = block * max(1, WIDTH // block)
+
+    def work(row: int, *worker: Any) -> Any:
+        common = *worker, block, sums[row].numpy(), size
+        return lambda first, last: _square_sums_from(*common, first, last)
+
+    each_worker(source, feedback, 1, source.numel, size, work)
+    return sums

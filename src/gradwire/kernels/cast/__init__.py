@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 
+import torch
 from torch import Tensor
 
 from gradwire.kernels import backend
@@ -32,3 +33,23 @@ def from_half(x: Tensor) -> Tensor:
 
         return cpu.from_half(x)
     return reference.from_half(x)
+
+
+def cast_half(x: Tensor, out: Tensor) -> None:
+    """`to_half` into `out`."""
+    if TORCH_IS_SLOW and backend.numpy(x):
+        from gradwire.kernels.cast import cpu
+
+        cpu.copy(x, out)
+    else:
+        out.copy_(x)
+
+
+def cast_back(x: Tensor, out: Tensor) -> None:
+    """`from_half` into `out`, of any floating dtype."""
+    if TORCH_IS_SLOW and backend.numpy(x) and out.dtype == torch.float32:
+        from gradwire.kernels.cast import cpu
+
+        cpu.copy(x, out)
+    else:
+        out.copy_(x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.fields import reference
 
 
@@ -25,17 +25,9 @@ def field_words(numel: int, width: int) -> int:
 
 def pack(codes: Tensor, width: int) -> Tensor:
     """(rows, d) codes below 2^width -> (rows, words) int32."""
-    if compiled(codes):
-        from gradwire.kernels.fields import cpu
-
-        return cpu.pack(codes, width)
-    return reference.pack(codes, width)
+    return run(reference.pack, codes, width)
 
 
 def unpack(words: Tensor, width: int, numel: int) -> Tensor:
     """The inverse: (rows, words) int32 -> (rows, numel) int64."""
-    if compiled(words):
-        from gradwire.kernels.fields import cpu
-
-        return cpu.unpack(words, width, numel)
-    return reference.unpack(words, width, numel)
+    return run(reference.unpack, words, width, numel)

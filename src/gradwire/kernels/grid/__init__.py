@@ -13,11 +13,16 @@ the rows in their order.
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import compiled
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import bitpack, trits
+from gradwire.kernels.backend import compiled_twin, run
 from gradwire.kernels.grid import reference
+from gradwire.kernels.grid.reference import Rule as Rule
 
 
 def code_width(low: int, high: int) -> int:
@@ -38,64 +43,108 @@ def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: S
 
     Element i of the flattened rows draws number i of the stream `noise`.
     """
-    if _compiled(low, high, x, inverse):
-        from gradwire.kernels.grid import cpu
-
-        return cpu.encode(x, inverse, block, low, high, noise)
-    return reference.encode(x, inverse, block, low, high, noise)
+    return run(reference.encode, x, inverse, block, low, high, noise)
 
 
 def encode_own(
     x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None
 ) -> tuple[Tensor, Tensor]:
     """`encode`, and what `decode` makes of it with these steps."""
-    if _compiled(low, high, x, inverse, step):
-        from gradwire.kernels.grid import cpu
-
-        return cpu.encode_own(x, inverse, step, block, low, high, noise)
-    return reference.encode_own(x, inverse, step, block, low, high, noise)
+    return run(reference.encode_own, x, inverse, step, block, low, high, noise)
 
 
 def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
-    if _compiled(low, high, data, step):
-        from gradwire.kernels.grid import cpu
-
-        return cpu.decode(data, step, block, low, high, numel)
-    return reference.decode(data, step, block, low, high, numel)
+    return run(reference.decode, data, step, block, low, high, numel)
 
 
-def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
-    """The values summed over the rows, first to last: (1, numel) float32."""
-    if _compiled(low, high, data, step):
-        from gradwire.kernels.grid import cpu
+def decode_sum(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int, groups: int = 1) -> Tensor:
+    """The values summed over the rows of each of `groups` equal groups, first to last: (groups, numel) float32."""
+    return run(reference.decode_sum, data, step, block, low, high, numel, groups)
 
-        return cpu.decode_sum(data, step, block, low, high, numel)
-    return reference.decode_sum(data, step, block, low, high, numel)
+
+def bound(rule: Rule) -> float:
+    """The tight variance omega of stochastic rounding without clipping: E|Q(x) − x|² <= omega |x|².
+
+    With L = `high` and blocks of B elements it is (√(1 + (B−1)/L²) − 1)/2, attained by blocks of one large element
+    whose others lie 1/(1 + √(1 + (B−1)/L²)) of a step from zero.
+    """
+    return (math.sqrt(1 + (rule.block - 1) / rule.high**2) - 1) / 2
+
+
+def encode_by(x: Tensor, rule: Rule, noise: Stream | None) -> tuple[Tensor, Tensor]:
+    """Scales, (rows, blocks), and codes, (rows, bytes), of (rows, numel) float32."""
+    scales = scale(x, rule)
+    codes = encode(x, rule.high / scales, rule.block, rule.low, rule.high, noise)
+    if rule.trits:
+        codes = trits.pack(bitpack.unpack(codes, code_width(rule.low, rule.high), x.shape[1]))
+    return scales, codes
+
+
+def scale(x: Tensor, rule: Rule) -> Tensor:
+    """The scale of each block: (rows, blocks)."""
+    return reference.scale(x, rule)
+
+
+def decode_by(data: Tensor, scales: Tensor, rule: Rule, numel: int) -> Tensor:
+    """The values: (rows, numel) float32."""
+    return decode(plain_codes(data, rule, numel), scales / rule.high, rule.block, rule.low, rule.high, numel)
+
+
+def combine_by(data: Tensor, scales: Tensor, rule: Rule, numel: int, groups: int) -> Tensor:
+    """The mean of the values over the rows of each of `groups` equal groups, first to last: (groups, numel)."""
+    codes = plain_codes(data, rule, numel)
+    total = decode_sum(codes, scales / rule.high, rule.block, rule.low, rule.high, numel, groups)
+    return total.div_(data.shape[0] // groups)
+
+
+def plain_codes(data: Tensor, rule: Rule, numel: int) -> Tensor:
+    """Codes side by side, in as many bits as they need."""
+    return bitpack.pack(trits.unpack(data, numel), code_width(rule.low, rule.high)) if rule.trits else data
 
 
 def reduce_and_encode(
     data: Tensor,
-    step: Tensor,
-    block: int,
-    low: int,
-    high: int,
+    scales: Tensor,
+    rule: Rule,
     numel: int,
-    carry: Tensor | None = None,
+    feedback: Feedback | None = None,
     noise: Stream | None = None,
-    keep_lost: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`decode_sum` divided by the number of rows, plus `carry`, (1, numel), if given; and that encoded again.
+    groups: int = 1,
+    factor: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """`combine_by`, times `factor`, plus what `feedback` keeps; and that by `encode_by`: codes and scales.
 
-    The scale of a block is its largest magnitude, made `usable`; the step scale/high, the inverse step (1/scale)·high.
-    Returns codes and scales, of one row, and, if wanted, what the encoding loses: the mean less its decoded values.
+    They have a row for each group. What the encoding loses, decoded values times `factor`, goes to ``feedback.out``.
     """
-    if _compiled(low, high, data, step):
-        from gradwire.kernels.grid import cpu
-
-        return cpu.reduce_and_encode(data, step, block, low, high, numel, carry, noise, keep_lost)
-    return reference.reduce_and_encode(data, step, block, low, high, numel, carry, noise, keep_lost)
+    return run(reference.reduce_and_encode, data, scales, rule, numel, feedback, noise, groups, factor)
 
 
-def _compiled(low: int, high: int, *tensors: Tensor) -> bool:
-    return low + high < 1 << 23 and compiled(*tensors)
+def encode_from(
+    source: Window,
+    feedback: Feedback | None,
+    shards: int,
+    shard: int,
+    rule: Rule,
+    noise: Stream | None,
+    factor: float,
+    owner: str,
+) -> tuple[Tensor, Tensor]:
+    """`encode_by` of the compensated gradients in one pass, for `one_pass` windows: scales and codes.
+
+    Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
+    """
+    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_from(
+        source, feedback, shards, shard, rule, noise, factor, owner
+    )
+    return found
+
+
+def decode_to(data: Tensor, scales: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> None:
+    """`decode_by` of rows that are the shards of one vector, times `factor`, into a `one_pass` window."""
+    compiled_twin(__name__).decode_to(data, scales, rule, shard, target, factor)
+
+
+def combine_to(data: Tensor, scales: Tensor, rule: Rule, target: Window, factor: float) -> None:
+    """`combine_by` of one group, times `factor`, into a `one_pass` window."""
+    compiled_twin(__name__).combine_to(data, scales, rule, target, factor)

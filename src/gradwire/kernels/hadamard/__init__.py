@@ -12,23 +12,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.hadamard import reference
 
 
 def rotate(x: Tensor, size: int, signs: Stream | None) -> Tensor:
     """(rows, numel) -> (rows, numel)."""
-    if compiled(x):
-        from gradwire.kernels.hadamard import cpu
-
-        return cpu.rotate(x, size, signs)
-    return reference.rotate(x, size, signs)
+    return run(reference.rotate, x, size, signs)
 
 
 def unrotate(y: Tensor, size: int, signs: Stream | None) -> Tensor:
     """The inverse of `rotate`."""
-    if compiled(y):
-        from gradwire.kernels.hadamard import cpu
-
-        return cpu.unrotate(y, size, signs)
-    return reference.unrotate(y, size, signs)
+    return run(reference.unrotate, y, size, signs)

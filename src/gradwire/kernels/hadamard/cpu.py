@@ -169,11 +169,17 @@ def unrotate(y: Tensor, size: int, signs: Stream | None) -> Tensor:
 def _turned(x: Tensor, size: int, signs: Stream | None, *, before: bool, after: bool) -> Tensor:
     out = torch.empty(x.shape, dtype=torch.float32)
     source, result = x.detach().contiguous().view(-1).numpy(), out.view(-1).numpy()
-    key, offset = (np.uint64(0), 0) if signs is None else (np.uint64(signs.key), signs.offset)
+    for part, key, offset in (signs or Stream((0,))).each(x.numel()):
+        _turn_part(source[part], result[part], size, before, after, np.uint64(key), offset)
+    return out
+
+
+def _turn_part(
+    source: np.ndarray, result: np.ndarray, size: int, before: bool, after: bool, key: np.uint64, offset: int
+) -> None:
     scale = np.float32(torch.tensor(size, dtype=torch.float32).rsqrt().item())
 
     def work(start: int, stop: int) -> None:
         _transform(source[start:stop], result[start:stop], size, scale, before, after, key, offset + start)
 
-    split(work, x.numel(), max(size, CHUNK))
-    return out
+    split(work, source.size, max(size, CHUNK))

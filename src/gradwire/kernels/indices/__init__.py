@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.indices import reference
 
 CODINGS = ("elias_fano", "bitmap", "packed", "blocks")
@@ -37,18 +37,10 @@ def resolve(numel: int, count: int, coding: str = "best") -> str:
 def encode(indices: Tensor, numel: int, coding: str = "best") -> Tensor:
     """(rows, k) int64, distinct and ascending in each row -> (rows, bytes) uint8."""
     coding = resolve(numel, indices.shape[1], coding)
-    if compiled(indices):
-        from gradwire.kernels.indices import cpu
-
-        return cpu.encode(indices, numel, coding)
-    return reference.encode(indices, numel, coding)
+    return run(reference.encode, indices, numel, coding)
 
 
 def decode(data: Tensor, numel: int, count: int, coding: str = "best") -> Tensor:
     """The inverse: (rows, count) int64, ascending."""
     coding = resolve(numel, count, coding)
-    if compiled(data):
-        from gradwire.kernels.indices import cpu
-
-        return cpu.decode(data, numel, count, coding)
-    return reference.decode(data, numel, count, coding)
+    return run(reference.decode, data, numel, count, coding)

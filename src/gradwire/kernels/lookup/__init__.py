@@ -11,32 +11,20 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.lookup import reference
 
 
 def encode(x: Tensor, scale: Tensor, block: int, midpoints: tuple[float, ...]) -> Tensor:
     """(rows, numel) float32 and (rows, blocks) scales, which are not zero -> (rows, numel) uint8."""
-    if compiled(x, scale):
-        from gradwire.kernels.lookup import cpu
-
-        return cpu.encode(x, scale, block, midpoints)
-    return reference.encode(x, scale, block, midpoints)
+    return run(reference.encode, x, scale, block, midpoints)
 
 
 def decode(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
     """The values: (rows, numel) float32."""
-    if compiled(codes, scale):
-        from gradwire.kernels.lookup import cpu
-
-        return cpu.decode(codes, scale, block, table)
-    return reference.decode(codes, scale, block, table)
+    return run(reference.decode, codes, scale, block, table)
 
 
-def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
-    """The values summed over the rows, first to last: (1, numel) float32."""
-    if compiled(codes, scale):
-        from gradwire.kernels.lookup import cpu
-
-        return cpu.decode_sum(codes, scale, block, table)
-    return reference.decode_sum(codes, scale, block, table)
+def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...], groups: int = 1) -> Tensor:
+    """The values summed over the rows of each of `groups` equal groups, first to last: (groups, numel) float32."""
+    return run(reference.decode_sum, codes, scale, block, table, groups)

@@ -8,6 +8,7 @@ comparison is repeated.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,11 +143,15 @@ def decode(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -
     return out
 
 
-def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
-    out = torch.empty((1, codes.shape[1]), dtype=torch.float32)
-    common = *flat(codes), array(scale), block, _values(table), out.view(-1).numpy()
-    split_rows(lambda first, last: _decode_sum(*common, first, last), 1, codes.shape[1], TILE)
+def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...], groups: int) -> Tensor:
+    out = torch.empty((groups, codes.shape[1]), dtype=torch.float32)
+    for total, part, scales in zip(out, codes.chunk(groups), scale.chunk(groups), strict=True):
+        _sum_group((*flat(part), array(scales), block, _values(table), total.numpy()), codes.shape[1])
     return out
+
+
+def _sum_group(common: Any, numel: int) -> None:
+    split_rows(lambda first, last: _decode_sum(*common, first, last), 1, numel, TILE)
 
 
 @lru_cache

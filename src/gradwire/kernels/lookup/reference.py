@@ -23,11 +23,8 @@ def decode(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -
     return shares.mul_(scale.unsqueeze(2)).flatten(1)[:, : codes.shape[1]]
 
 
-def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -> Tensor:
-    total = scale.new_zeros((1, codes.shape[1]))
-    for i in range(codes.shape[0]):
-        total += decode(codes[i : i + 1], scale[i : i + 1], block, table)
-    return total
+def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...], groups: int) -> Tensor:
+    return rows.added(decode(codes, scale, block, table), groups)
 
 
 @lru_cache

@@ -1,7 +1,7 @@
 r"""Magnitudes rounded at random to one of the two nearest powers of two, in 9 or 8 bits.
 
 23 random bits are added to the pattern of the magnitude, and the mantissa is dropped: the carry into the exponent has
-the probability that leaves no bias. Element i of the flattened rows takes the upper bits of word i of the stream.
+the probability that leaves no bias. Element i of the flattened rows takes the upper bits of quick word i of the stream.
 
 - 9 bits: `numel` bytes of exponent fields, at most 254, or 255 for what is not finite; then the signs, packed, 1 for
   negative.
@@ -16,32 +16,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.powers import reference
 
 
 def encode(x: Tensor, bits: int, noise: Stream) -> Tensor:
     """(rows, numel) float32 -> (rows, bytes) uint8."""
-    if compiled(x):
-        from gradwire.kernels.powers import cpu
-
-        return cpu.encode(x, bits, noise)
-    return reference.encode(x, bits, noise)
+    return run(reference.encode, x, bits, noise)
 
 
 def decode(data: Tensor, bits: int, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
-    if compiled(data):
-        from gradwire.kernels.powers import cpu
-
-        return cpu.decode(data, bits, numel)
-    return reference.decode(data, bits, numel)
+    return run(reference.decode, data, bits, numel)
 
 
-def decode_sum(data: Tensor, bits: int, numel: int) -> Tensor:
-    """The values summed over the rows, first to last: (1, numel) float32."""
-    if compiled(data):
-        from gradwire.kernels.powers import cpu
-
-        return cpu.decode_sum(data, bits, numel)
-    return reference.decode_sum(data, bits, numel)
+def decode_sum(data: Tensor, bits: int, numel: int, groups: int = 1) -> Tensor:
+    """The values summed over the rows of each of `groups` equal groups, first to last: (groups, numel) float32."""
+    return run(reference.decode_sum, data, bits, numel, groups)

@@ -13,7 +13,7 @@ from gradwire.kernels.bitpack.cpu import TILE, flat, pack_codes, unpack_codes
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
 from gradwire.kernels.powers.reference import INFINITE, LOWEST, MANTISSA, NAN
-from gradwire.kernels.random.cpu import GROUP, draw
+from gradwire.kernels.random.cpu import draw_quickly
 
 _W = np.uint32
 _MAGNITUDE, _INFINITE, _NAN = _W(0x7FFFFFFF), _W(INFINITE), _W(NAN)
@@ -60,18 +60,18 @@ def _encode(
     x: np.ndarray, stride: int, numel: int, bits: int, key: Any, offset: int, out: np.ndarray, first: int, last: int
 ) -> None:
     tiles = (numel + TILE - 1) // TILE
-    words, room = np.empty(TILE + 2 * GROUP, np.uint32), np.empty(TILE, np.uint8)
+    words, room = np.empty(TILE, np.uint32), np.empty(TILE, np.uint8)
     for tile in range(first, last):
         row, start = tile // tiles, tile % tiles * TILE
         part = x[row * stride + start : row * stride + min(start + TILE, numel)]
-        skip = draw(key, offset + row * numel + start, part.size, words)
+        draw_quickly(key, offset + row * numel + start, words[: part.size])
         codes = out[row, start : start + part.size]
         if bits == 9:
             negative = room[: part.size]
-            _round_9(part, words[skip:], codes, negative)
+            _round_9(part, words, codes, negative)
             pack_codes(negative, 1, out[row, numel + start // 8 :])
         else:
-            _round_8(part, words[skip:], codes)
+            _round_8(part, words, codes)
 
 
 @jit
@@ -111,10 +111,15 @@ def _decode_sum(data: np.ndarray, stride: int, rows: int, bits: int, out: np.nda
 def encode(x: Tensor, bits: int, noise: Stream) -> Tensor:
     rows, numel = x.shape
     out = torch.empty((rows, numel + (-(-numel // 8) if bits == 9 else 0)), dtype=torch.uint8)
-    source, stride = flat(x)
-    common = source.view(np.uint32), stride, numel, bits, np.uint64(noise.key), noise.offset, out.numpy()
-    split_rows(lambda first, last: _encode(*common, first, last), rows, numel, TILE)
+    for part, key, offset in noise.each(rows):
+        source, stride = flat(x[part])
+        common = source.view(np.uint32), stride, numel, bits, np.uint64(key), offset, out[part].numpy()
+        _encode_rows(common, part.stop - part.start, numel)
     return out
+
+
+def _encode_rows(common: Any, rows: int, numel: int) -> None:
+    split_rows(lambda first, last: _encode(*common, first, last), rows, numel, TILE)
 
 
 def decode(data: Tensor, bits: int, numel: int) -> Tensor:
@@ -124,8 +129,12 @@ def decode(data: Tensor, bits: int, numel: int) -> Tensor:
     return out
 
 
-def decode_sum(data: Tensor, bits: int, numel: int) -> Tensor:
-    out = torch.empty((1, numel), dtype=torch.float32)
-    common = *flat(data), data.shape[0], bits, out.view(-1).numpy()
-    split_rows(lambda first, last: _decode_sum(*common, first, last), 1, numel, TILE)
+def decode_sum(data: Tensor, bits: int, numel: int, groups: int) -> Tensor:
+    out = torch.empty((groups, numel), dtype=torch.float32)
+    for total, part in zip(out, data.chunk(groups), strict=True):
+        _sum_group((*flat(part), part.shape[0], bits, total.numpy()), numel)
     return out
+
+
+def _sum_group(common: Any, numel: int) -> None:
+    split_rows(lambda first, last: _decode_sum(*common, first, last), 1, numel, TILE)

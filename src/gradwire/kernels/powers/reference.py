@@ -8,7 +8,7 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.kernels import rows
 from gradwire.kernels.bitpack import pack, unpack
-from gradwire.kernels.random import words
+from gradwire.kernels.random import quick_words
 
 MANTISSA = 23  # bits of a float32's mantissa
 INFINITE = 0x7F800000  # patterns from here on are not finite
@@ -19,7 +19,7 @@ LOWEST = 18  # 8 bits: code c is the exponent field c + 18, so 1 is 2^-108
 def encode(x: Tensor, bits: int, noise: Stream) -> Tensor:
     pattern = x.contiguous().view(torch.int32)
     magnitude, negative = pattern & 0x7FFFFFFF, pattern < 0
-    drawn = (words(noise, x.shape, x.device) >> (32 - MANTISSA)).to(torch.int32)
+    drawn = (quick_words(noise, x.shape, x.device) >> (32 - MANTISSA)).to(torch.int32)
     if bits == 9:
         codes = ((magnitude + drawn) >> MANTISSA).clamp_(max=254)
         codes = torch.where(magnitude < INFINITE, codes, 255)
@@ -41,8 +41,5 @@ def decode(data: Tensor, bits: int, numel: int) -> Tensor:
     return (magnitude | negative << 31).view(torch.float32)
 
 
-def decode_sum(data: Tensor, bits: int, numel: int) -> Tensor:
-    total = torch.zeros((1, numel), device=data.device)
-    for i in range(data.shape[0]):
-        total += decode(data[i : i + 1], bits, numel)
-    return total
+def decode_sum(data: Tensor, bits: int, numel: int, groups: int) -> Tensor:
+    return rows.added(decode(data, bits, numel), groups)

@@ -6,7 +6,8 @@ operations, in LLVM's portable representation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,13 +117,49 @@ def _uniform(key: Any, first: int, out: np.ndarray) -> None:
 
 
 @jit
+def draw_quickly(key: Any, first: int, out: np.ndarray) -> None:
+    """Quick words `first`, … of the stream into `out`."""
+    at = 0
+    while at < out.size:  # up to where the upper half of the position changes
+        position = np.uint64(first + at)
+        size = min(
+            out.size - at, int(np.int64(np.uint64(1) << np.uint64(32)) - np.int64(position & np.uint64(0xFFFFFFFF)))
+        )
+        k0 = np.uint32(key) + np.uint32(0x9E3779B9) * np.uint32(position >> np.uint64(32))
+        base, k1 = np.uint32(position) + np.uint32(k0), np.uint32(key >> np.uint64(32))
+        _hash(np.uint32(base), k1, out[at : at + size])
+        at += size
+
+
+@jit
+def _hash(base: Any, k1: Any, out: np.ndarray) -> None:
+    for i in range(out.size):
+        x = np.uint32(base + np.uint32(i))
+        x ^= x >> np.uint32(16)
+        x = np.uint32(x * np.uint32(0x7FEB352D)) ^ k1
+        x ^= x >> np.uint32(15)
+        x = np.uint32(x * np.uint32(0x846CA68B))
+        out[i] = x ^ (x >> np.uint32(16))
+
+
+@jit
+def _quick_words(key: Any, first: int, out: np.ndarray) -> None:
+    scratch = np.empty(TILE, np.uint32)
+    for start in range(0, out.size, TILE):
+        part = out[start : start + TILE]
+        draw_quickly(key, first + start, scratch[: part.size])
+        for i in range(part.size):
+            part[i] = scratch[i]
+
+
+@jit
 def _halves(key: Any, first: int, out: np.ndarray) -> None:
-    scratch = np.empty(TILE // 2 + 1 + 2 * GROUP, np.uint32)
+    scratch = np.empty(TILE // 2 + 1, np.uint32)
     for start in range(0, out.size, TILE):
         part = out[start : start + TILE]
         position = first + start
-        skip = draw(key, position // 2, part.size // 2 + 1, scratch)
-        source = scratch.view(np.uint16)[2 * skip + position % 2 :]
+        draw_quickly(key, position // 2, scratch[: part.size // 2 + 1])
+        source = scratch.view(np.uint16)[position % 2 :]
         for i in range(part.size):
             part[i] = (np.float32(source[i]) + np.float32(0.5)) * np.float32(2.0**-16)
 
@@ -145,23 +182,36 @@ def _coins(key: Any, first: int, out: np.ndarray) -> None:
             part[i] = source[i]
 
 
-def words(stream: Stream, numel: int) -> Tensor:
-    return _drawn(draw_words, stream, torch.empty(numel, dtype=torch.int64))
+def words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _drawn(draw_words, stream, shape, torch.int64)
 
 
-def uniform(stream: Stream, numel: int) -> Tensor:
-    return _drawn(_uniform, stream, torch.empty(numel, dtype=torch.float32))
+def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _drawn(_uniform, stream, shape, torch.float32)
 
 
-def halves(stream: Stream, numel: int) -> Tensor:
-    return _drawn(_halves, stream, torch.empty(numel, dtype=torch.float32))
+def quick_words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _drawn(_quick_words, stream, shape, torch.int64)
 
 
-def coins(stream: Stream, numel: int) -> Tensor:
-    return _drawn(_coins, stream, torch.empty(numel, dtype=torch.uint8)).view(torch.bool)
+def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _drawn(_halves, stream, shape, torch.float32)
 
 
-def _drawn(kernel: Callable[[np.uint64, int, np.ndarray], None], stream: Stream, out: Tensor) -> Tensor:
-    key, array = np.uint64(stream.key), out.numpy()
-    split(lambda start, stop: kernel(key, stream.offset + start, array[start:stop]), out.numel(), TILE)
-    return out
+def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _drawn(_coins, stream, shape, torch.uint8).view(torch.bool)
+
+
+def _drawn(
+    kernel: Callable[[np.uint64, int, np.ndarray], None], stream: Stream, shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    out = torch.empty(math.prod(shape), dtype=dtype)
+    for part, key, offset in stream.each(out.numel()):
+        _draw_part(kernel, np.uint64(key), offset, out[part].numpy())
+    return out.view(tuple(shape))
+
+
+def _draw_part(
+    kernel: Callable[[np.uint64, int, np.ndarray], None], key: np.uint64, offset: int, out: np.ndarray
+) -> None:
+    split(lambda start, stop: kernel(key, offset + start, out[start:stop]), out.size, TILE)

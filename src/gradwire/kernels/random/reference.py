@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,36 +18,71 @@ _ROUNDS = 10
 _CHUNK = 1 << 16  # blocks at a time on the CPU: the working set stays in the cache
 
 
-def stream_words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    numel = math.prod(shape)
-    if device.type == "meta":
-        return torch.empty(tuple(shape), dtype=torch.int64, device=device)
-    first, skip = divmod(stream.offset, 4)
-    blocks = -(-(skip + numel) // 4)
-    return words(stream.key, first, blocks, device)[skip : skip + numel].view(tuple(shape))
+def words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _by_part(_words, stream, shape, device)
 
 
 def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    return (stream_words(stream, shape, device) >> 8).float() * 2.0**-24
+    return (words(stream, shape, device) >> 8).float() * 2.0**-24
+
+
+def quick_words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
+    return _by_part(_quick_words, stream, shape, device)
 
 
 def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    first, skip = divmod(stream.offset, 2)
-    numel = math.prod(shape)
-    draws = stream_words(Stream(stream.key, first), (-(-(skip + numel) // 2), 1), device)
-    parts = torch.cat((draws & 0xFFFF, draws >> 16), dim=1).view(-1)[skip : skip + numel]
-    return ((parts.float() + 0.5) * 2.0**-16).view(tuple(shape))
+    return _by_part(_halves, stream, shape, device)
 
 
 def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    first, skip = divmod(stream.offset, 32)
+    return _by_part(_coins, stream, shape, device)
+
+
+def _by_part(
+    draw: Callable[[int, int, int, torch.device], Tensor], stream: Stream, shape: Sequence[int], device: torch.device
+) -> Tensor:
+    """What each key of the stream gives for its part of the elements; what several have alike is drawn once."""
     numel = math.prod(shape)
-    draws = stream_words(Stream(stream.key, first), (-(-(skip + numel) // 32), 1), device)
+    known: dict[tuple[int, int], Tensor] = {}
+    for part, key, offset in stream.each(numel):
+        if (key, offset) not in known:
+            known[key, offset] = draw(key, offset, part.stop - part.start, device)
+    found = [known[pair] for pair in zip(stream.keys, stream.offsets, strict=True)]
+    return (found[0] if len(found) == 1 else torch.cat(found)).view(tuple(shape))
+
+
+def _words(key: int, offset: int, numel: int, device: torch.device) -> Tensor:
+    if device.type == "meta":
+        return torch.empty(numel, dtype=torch.int64, device=device)
+    first, skip = divmod(offset, 4)
+    return block_words(key, first, -(-(skip + numel) // 4), device)[skip : skip + numel]
+
+
+def _quick_words(key: int, offset: int, numel: int, device: torch.device) -> Tensor:
+    place = torch.arange(offset, offset + numel, dtype=torch.int64, device=device)
+    x = (place + (key & _MASK) + 0x9E3779B9 * (place >> 32)) & _MASK
+    x = x ^ (x >> 16)
+    x = (x * 0x7FEB352D ^ (key >> 32)) & _MASK
+    x = x ^ (x >> 15)
+    x = (x * 0x846CA68B) & _MASK  # int64 wraps around, which keeps the lower bits right
+    return x ^ (x >> 16)
+
+
+def _halves(key: int, offset: int, numel: int, device: torch.device) -> Tensor:
+    first, skip = divmod(offset, 2)
+    draws = _quick_words(key, first, -(-(skip + numel) // 2), device).view(-1, 1)
+    parts = torch.cat((draws & 0xFFFF, draws >> 16), dim=1).view(-1)[skip : skip + numel]
+    return (parts.float() + 0.5) * 2.0**-16
+
+
+def _coins(key: int, offset: int, numel: int, device: torch.device) -> Tensor:
+    first, skip = divmod(offset, 32)
+    draws = _words(key, first, -(-(skip + numel) // 32), device).view(-1, 1)
     bits = (draws >> torch.arange(32, device=device)) & 1
-    return bits.view(-1)[skip : skip + numel].view(tuple(shape)) != 0
+    return bits.view(-1)[skip : skip + numel] != 0
 
 
-def words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
+def block_words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
     """The 4·`blocks` words of the blocks `first`, `first`+1, …
 
     A GPU's come from one launch where Triton is there: everything random is made of them, and in plain torch they take

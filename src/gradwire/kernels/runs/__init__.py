@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.runs import reference
 
 
@@ -18,17 +18,9 @@ def encode(data: Tensor) -> tuple[Tensor, Tensor]:
 
     The host waits for the lengths.
     """
-    if compiled(data):
-        from gradwire.kernels.runs import cpu
-
-        return cpu.encode(data)
-    return reference.encode(data)
+    return run(reference.encode, data)
 
 
 def decode(data: Tensor, lengths: Tensor, count: int) -> Tensor:
     """The inverse: (rows, count) uint8. A row that does not hold `count` bytes is a ValueError."""
-    if compiled(data):
-        from gradwire.kernels.runs import cpu
-
-        return cpu.decode(data, lengths, count)
-    return reference.decode(data, lengths, count)
+    return run(reference.decode, data, lengths, count)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.core.window import Window
+from gradwire.kernels.backend import compiled_twin, run
 from gradwire.kernels.scatter import reference
 
 
 def scatter(values: Tensor, indices: Tensor, numel: int) -> Tensor:
     """(rows, k) values at (rows, k) int64 indices, distinct within a row -> (rows, numel), zero elsewhere."""
-    if compiled(values, indices) and values.dtype == torch.float32:
-        from gradwire.kernels.scatter import cpu
-
-        return cpu.scatter(values, indices, numel)
-    return reference.scatter(values, indices, numel)
+    return run(reference.scatter, values, indices, numel)
 
 
-def scatter_sum(values: Tensor, indices: Tensor, numel: int) -> Tensor:
-    """The same, summed over the rows, first to last: (1, numel)."""
-    if compiled(values, indices) and values.dtype == torch.float32:
-        from gradwire.kernels.scatter import cpu
+def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int = 1) -> Tensor:
+    """The same, summed over the rows of each of `groups` equal groups, first to last: (groups, numel)."""
+    return run(reference.scatter_sum, values, indices, numel, groups)
 
-        return cpu.scatter_sum(values, indices, numel)
-    return reference.scatter_sum(values, indices, numel)
+
+def put_to(rows: Sequence[tuple[Tensor, Tensor]], shard: int, target: Window, factor: float) -> None:
+    """Rows of values at ascending indices, the shards of one vector, times `factor`, into a `one_pass` window."""
+    compiled_twin(__name__).put_to(rows, shard, target, factor)
+
+
+def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> None:
+    """The mean of rows of values at ascending indices, times `factor`, into a `one_pass` window; zero elsewhere."""
+    compiled_twin(__name__).mean_to(values, indices, target, factor)

@@ -9,8 +9,9 @@ def scatter(values: Tensor, indices: Tensor, numel: int) -> Tensor:
     return values.new_zeros((values.shape[0], numel)).scatter_(1, indices, values)
 
 
-def scatter_sum(values: Tensor, indices: Tensor, numel: int) -> Tensor:
-    total = values.new_zeros((1, numel))
-    for index, value in zip(indices, values, strict=True):  # row by row: the order of sums is fixed
-        total[0].index_add_(0, index, value)
+def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int) -> Tensor:
+    total = values.new_zeros((groups, numel))
+    value, index = (t.view(groups, t.shape[0] // groups, t.shape[1]) for t in (values, indices))
+    for i in range(value.shape[1]):  # row by row: the order of sums is fixed
+        total.scatter_add_(1, index[:, i], value[:, i])
     return total

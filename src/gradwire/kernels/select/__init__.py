@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.backend import compiled_twin, run
 from gradwire.kernels.select import reference
 
 
@@ -13,11 +14,7 @@ def top(x: Tensor, k: int) -> Tensor:
 
     NaN counts as largest; among equals the lower index is taken.
     """
-    if compiled(x):
-        from gradwire.kernels.select import cpu
-
-        return cpu.top(x, k)
-    return reference.top(x, k)
+    return run(reference.top, x, k)
 
 
 def above(x: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,11 +23,7 @@ def above(x: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     Indices are int64 of shape (rows, largest count), ascending, zeros behind the end; counts are int64 on the CPU. The
     host waits for the counts.
     """
-    if compiled(x, threshold):
-        from gradwire.kernels.select import cpu
-
-        return cpu.above(x, threshold)
-    return reference.above(x, threshold)
+    return run(reference.above, x, threshold)
 
 
 def count_above(x: Tensor, thresholds: Tensor) -> Tensor:
@@ -38,8 +31,27 @@ def count_above(x: Tensor, thresholds: Tensor) -> Tensor:
 
     A magnitude equal to a threshold counts; NaN never does.
     """
-    if compiled(x, thresholds):
-        from gradwire.kernels.select import cpu
+    return run(reference.count_above, x, thresholds)
 
-        return cpu.count_above(x, thresholds)
-    return reference.count_above(x, thresholds)
+
+def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int, k: int) -> tuple[Tensor, Tensor]:
+    """`top` of the compensated gradients in one pass, for `one_pass` windows: values and places, both (rows, k).
+
+    Each worker has `shards` rows of `shard` elements. ``feedback.out`` holds the compensated gradients then; `settle`
+    takes off what is sent.
+    """
+    found: tuple[Tensor, Tensor] = compiled_twin(__name__).top_from(source, feedback, shards, shard, k)
+    return found
+
+
+def above_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, threshold: float
+) -> list[tuple[Tensor, Tensor]]:
+    """What exceeds a threshold, in one pass: values and places of each row, both (1, count). See `top_from`."""
+    found: list[tuple[Tensor, Tensor]] = compiled_twin(__name__).above_from(source, feedback, shards, shard, threshold)
+    return found
+
+
+def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:
+    """Take `sent`, at the places `where` behind `position` of a worker's row, off ``feedback.out``."""
+    compiled_twin(__name__).settle(feedback, row, position, where, sent)

@@ -6,17 +6,14 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import compiled
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.backend import compiled_twin, run
 from gradwire.kernels.signs import reference
 
 
 def encode(x: Tensor) -> Tensor:
     """Bit 1 where x >= 0: (rows, numel) -> (rows, ceil(numel/8)) uint8."""
-    if compiled(x):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.encode(x)
-    return reference.encode(x)
+    return run(reference.encode, x)
 
 
 def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
@@ -24,20 +21,20 @@ def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
 
     Element j of row i has coin i·numel + j.
     """
-    if compiled(x):
-        from gradwire.kernels.signs import cpu
+    return run(reference.encode_or_toss, x, stream)
 
-        return cpu.encode_or_toss(x, stream)
-    return reference.encode_or_toss(x, stream)
+
+def encode_or_toss_from(source: Window, shards: int, shard: int, stream: Stream, owner: str) -> tuple[Tensor, Tensor]:
+    """`encode_or_toss` of gradients where they lie, for `one_pass` windows: `shards` rows for each worker."""
+    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_or_toss_from(
+        source, None, shards, shard, stream, owner
+    )
+    return found
 
 
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
-    """Coins for one row, packed: (1, ceil(numel/8)) uint8."""
-    if device.type == "cpu" and compiled(torch.empty(0)):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.tosses(stream, numel)
-    return reference.tosses(stream, numel, device)
+    """Coins for a row of each key, packed: (keys, ceil(numel/8)) uint8."""
+    return run(reference.tosses, stream, numel, device)
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -45,29 +42,17 @@ def encode_scaled(x: Tensor, block: int, keep_own: bool = False) -> tuple[Tensor
 
     The decoded values are (rows, numel): plus the block's mean magnitude for bit 1, minus it for bit 0.
     """
-    if compiled(x):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.encode_scaled(x, block, keep_own)
-    return reference.encode_scaled(x, block, keep_own)
+    return run(reference.encode_scaled, x, block, keep_own)
 
 
 def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
     """Bit 1 becomes its block's `plus`, bit 0 its `minus`, both (rows, blocks): (rows, numel) float32."""
-    if compiled(data, minus, plus):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.decode(data, minus, plus, block, numel)
-    return reference.decode(data, minus, plus, block, numel)
+    return run(reference.decode, data, minus, plus, block, numel)
 
 
-def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
-    """The decoded values summed over the rows, first to last: (1, numel) float32."""
-    if compiled(data, minus, plus):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.decode_sum(data, minus, plus, block, numel)
-    return reference.decode_sum(data, minus, plus, block, numel)
+def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, groups: int = 1) -> Tensor:
+    """The decoded values summed over the rows of each of `groups` equal groups: (groups, numel) float32."""
+    return run(reference.decode_sum, data, minus, plus, block, numel, groups)
 
 
 def reduce_and_encode(
@@ -76,24 +61,39 @@ def reduce_and_encode(
     plus: Tensor,
     block: int,
     numel: int,
-    carry: Tensor | None = None,
-    keep_lost: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`decode_sum` divided by the number of rows, plus `carry`, (1, numel), if given; and that by `encode_scaled`.
+    feedback: Feedback | None = None,
+    groups: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """`decode_sum` divided by the rows of a group, plus what `feedback` keeps; and that by `encode_scaled`.
 
-    Returns bits and scales, of one row, and, if wanted, what the encoding loses: the mean less its decoded values.
+    Returns bits and scales, a row for each group. What the encoding loses goes to ``feedback.out``.
     """
-    if compiled(data, minus, plus):
-        from gradwire.kernels.signs import cpu
-
-        return cpu.reduce_and_encode(data, minus, plus, block, numel, carry, keep_lost)
-    return reference.reduce_and_encode(data, minus, plus, block, numel, carry, keep_lost)
+    return run(reference.reduce_and_encode, data, minus, plus, block, numel, feedback, groups)
 
 
-def vote(data: Tensor, ties: Tensor) -> Tensor:
-    """The majority of the rows, bit by bit; equal numbers take the bit of `ties`: both packed, -> (1, bytes)."""
-    if compiled(data, ties):
-        from gradwire.kernels.signs import cpu
+def encode_scaled_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
+) -> tuple[Tensor, Tensor]:
+    """`encode_scaled` of the compensated gradients in one pass, for `one_pass` windows: scales and bits.
 
-        return cpu.vote(data, ties)
-    return reference.vote(data, ties)
+    Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
+    """
+    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_scaled_from(
+        source, feedback, shards, shard, block, factor, owner
+    )
+    return found
+
+
+def decode_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
+    """`decode` of rows that are the shards of one vector, times `factor`, where they belong in a `one_pass` window."""
+    compiled_twin(__name__).decode_to(data, minus, plus, block, shard, target, factor)
+
+
+def combine_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, target: Window, factor: float) -> None:
+    """The mean of the decoded rows, times `factor`, where it belongs in a `one_pass` window."""
+    compiled_twin(__name__).combine_to(data, minus, plus, block, target, factor)
+
+
+def vote(data: Tensor, ties: Tensor, groups: int = 1) -> Tensor:
+    """The majority of the rows of each group, bit by bit; equal numbers take the bit of `ties`: -> (groups, bytes)."""
+    return run(reference.vote, data, ties, groups)

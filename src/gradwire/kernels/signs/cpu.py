@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack, pack_codes, unit, unpack_codes
 from gradwire.kernels.blockwise.cpu import average, fold_room, folded
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
 from gradwire.kernels.random.cpu import GROUP, coins, draw, draw_words
+from gradwire.kernels.window.cpu import Memory, Spans, each_worker, load, memory_of, spans_of, store
+from gradwire.kernels.workspace import room
 
 LARGEST = np.finfo(np.float32).max
 
@@ -75,37 +78,45 @@ def _encode(x: np.ndarray, stride: int, numel: int, out: np.ndarray, bits: np.nd
 
 
 @jit
+def _toss(a: np.ndarray, key: Any, coin: int, bits: np.ndarray, words: np.ndarray) -> Any:
+    """Bit 1 where a > 0, its coin where a is zero; returns how many are not finite. `coin` is the first one's."""
+    zeros = wrong = np.int32(0)
+    for i in range(a.size):
+        bits[i] = np.uint8(a[i] > 0)
+        zeros += np.int32(a[i] == 0)
+        wrong += np.int32(not (abs(a[i]) <= LARGEST))
+    if zeros:
+        skip = draw(key, coin // 32, (coin % 32 + a.size + 31) // 32, words)
+        for i in range(a.size):
+            if a[i] == 0:
+                at = coin % 32 + i
+                bits[i] = np.uint8((words[skip + at // 32] >> np.uint32(at % 32)) & np.uint32(1))
+    return wrong
+
+
+@jit
 def _encode_or_toss(
     x: np.ndarray,
-    stride: int,
-    numel: int,
+    spans: Spans,
+    memory: Memory,
+    shard: int,
     key: Any,
     first_coin: int,
-    out: np.ndarray,
+    packed: np.ndarray,
     bad: np.ndarray,
     first: int,
     last: int,
 ) -> None:
     """One read of the numbers; coins are drawn for the tiles that have a zero, and `bad` counts per tile."""
-    tiles = (numel + TILE - 1) // TILE
-    bits, scratch = np.empty(TILE, np.uint8), np.empty(TILE // 32 + 2 + 2 * GROUP, np.uint32)
+    tiles = (shard + TILE - 1) // TILE
+    bits, words = np.empty(TILE, np.uint8), np.empty(TILE // 32 + 2 + 2 * GROUP, np.uint32)
+    room = np.empty(TILE, np.float32)
     for tile in range(first, last):
         row, start = tile // tiles, tile % tiles * TILE
-        part = x[row * stride + start : row * stride + min(start + TILE, numel)]
-        zeros = wrong = np.int32(0)
-        for i in range(part.size):
-            bits[i] = np.uint8(part[i] > 0)
-            zeros += np.int32(part[i] == 0)
-            wrong += np.int32(not (abs(part[i]) <= LARGEST))
-        bad[tile] = wrong
-        if zeros:
-            coin = first_coin + row * numel + start
-            skip = draw(key, coin // 32, (coin % 32 + part.size + 31) // 32, scratch)
-            for i in range(part.size):
-                if part[i] == 0:
-                    at = coin % 32 + i
-                    bits[i] = np.uint8((scratch[skip + at // 32] >> np.uint32(at % 32)) & np.uint32(1))
-        pack_codes(bits[: part.size], 1, out[row, start // 8 :])
+        a = room[: min(TILE, shard - start)]
+        load(x, spans, memory, row * shard + start, a)
+        bad[row, tile % tiles] = _toss(a, key, first_coin + row * shard + start, bits, words)
+        pack_codes(bits[: a.size], 1, packed[row, start // 8 :])
 
 
 @jit
@@ -185,6 +196,86 @@ def _encode_scaled(
 
 
 @jit
+def _encode_scaled_from(
+    x: np.ndarray,
+    spans: Spans,
+    memory: Memory,
+    out: np.ndarray,
+    factor: Any,
+    shard: int,
+    block: int,
+    scales: np.ndarray,
+    packed: np.ndarray,
+    size: int,
+    first: int,
+    last: int,
+) -> None:
+    """One read of the gradient and of its error: scales, signs and the new error, `size` elements at a time."""
+    parts = (shard + size - 1) // size
+    tile, bits, room = np.empty(size, np.float32), np.empty(TILE, np.uint8), fold_room(min(block, shard))
+    for i in range(first, last):
+        row, start = i // parts, i % parts * size
+        position, a = row * shard + start, tile[: min(size, shard - start)]
+        load(x, spans, memory, position, a)
+        scale = scales[row, start // block : (start + a.size + block - 1) // block]
+        _scale(a, block, room, scale)
+        _pack_signs(a, bits, packed[row, start // 8 :])
+        if position < out.size:
+            new = out[position : position + a.size]
+            for j in range(scale.size):
+                run, y, high = a[j * block : (j + 1) * block], new[j * block : (j + 1) * block], scale[j] * factor
+                for k in range(y.size):
+                    y[k] = run[k] - (high if run[k] >= 0 else -high)
+
+
+@jit
+def _decode_to(
+    data: np.ndarray,
+    stride: int,
+    minus: np.ndarray,
+    plus: np.ndarray,
+    block: int,
+    shard: int,
+    factor: Any,
+    x: np.ndarray,
+    spans: Spans,
+    first: int,
+    last: int,
+) -> None:
+    """The values of the rows, shards of one vector, to where they belong."""
+    parts, bits, values = (shard + TILE - 1) // TILE, np.empty(TILE, np.uint8), np.empty(TILE, np.float32)
+    for tile in range(first, last):
+        row, start = tile // parts, tile % parts * TILE
+        count = min(TILE, shard - start)
+        unpack_codes(data[row * stride + start // 8 :], 1, bits[:count])
+        _choose(bits[:count], minus[row], plus[row], start, block, values[:count])
+        store(values[:count], factor, x, spans, row * shard + start)
+
+
+@jit
+def _combine_to(
+    data: np.ndarray,
+    stride: int,
+    minus: np.ndarray,
+    plus: np.ndarray,
+    block: int,
+    numel: int,
+    factor: Any,
+    x: np.ndarray,
+    spans: Spans,
+    first: int,
+    last: int,
+) -> None:
+    """The mean of the rows to where it belongs."""
+    bits, values, nothing = np.empty(TILE, np.uint8), np.empty(TILE, np.float32), np.empty(0, np.float32)
+    for start in range(first * TILE, min(last * TILE, numel), TILE):
+        part = values[: min(TILE, numel - start)]
+        _add_rows(data, stride, minus, plus, start, block, bits, part)
+        average(part, plus.shape[0], np.float32(1), nothing, np.float32(1))
+        store(part, factor, x, spans, start)
+
+
+@jit
 def _reduce_and_encode(
     data: np.ndarray,
     stride: int,
@@ -192,7 +283,8 @@ def _reduce_and_encode(
     plus: np.ndarray,
     block: int,
     carry: np.ndarray,
-    out: np.ndarray,
+    decay: Any,
+    packed: np.ndarray,
     scales: np.ndarray,
     lost: np.ndarray,
     numel: int,
@@ -212,10 +304,11 @@ def _reduce_and_encode(
         for start in range(0, mean.size, TILE):
             part = mean[start : start + TILE]
             _add_rows(data, stride, minus, plus, begin + start, block, bits, part)
-            average(part, count, carry[begin + start : begin + start + part.size])
+            kept = carry[begin + start : begin + start + part.size]
+            average(part, count, np.float32(1), kept, decay)
         scale = scales[begin // block : (end + block - 1) // block]
         _scale(mean, block, fold, scale)
-        _pack_signs(mean, bits, out[begin // 8 :])
+        _pack_signs(mean, bits, packed[begin // 8 :])
         if lost.size:
             for j in range(scale.size):
                 run, high = mean[j * block : (j + 1) * block], scale[j]
@@ -274,22 +367,38 @@ def encode(x: Tensor) -> Tensor:
 
 def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
     rows, numel = x.shape
-    out = torch.empty((rows, -(-numel // 8)), dtype=torch.uint8)
-    bad = torch.zeros((rows, -(-numel // TILE)), dtype=torch.int32)
-    common = *flat(x), numel, np.uint64(stream.key), stream.offset, out.numpy(), bad.view(-1).numpy()
-    split_rows(lambda first, last: _encode_or_toss(*common, first, last), rows, numel, TILE)
-    return out, bad.any(1, keepdim=True)
+    flat_rows = Window.whole(x.reshape(stream.parts, -1))
+    return encode_or_toss_from(flat_rows, None, rows // stream.parts, numel, stream, "")
 
 
-def tosses(stream: Stream, numel: int) -> Tensor:
-    if stream.offset % 32:
-        return pack(coins(stream, numel).view(1, -1), 1)
-    words = torch.empty(-(-numel // 32), dtype=torch.int32)
-    draw_words(np.uint64(stream.key), stream.offset // 32, words.numpy().view(np.uint32))
-    packed = words.view(torch.uint8)[: -(-numel // 8)]  # bit i of word w is coin 32 w + i, as in `bitpack`
+def encode_or_toss_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, stream: Stream, owner: str
+) -> tuple[Tensor, Tensor]:
+    rows = source.rows * shards
+    shape = (rows, -(-shard // 8))
+    packed = room(owner, "signs", shape, torch.uint8) if owner else torch.empty(shape, dtype=torch.uint8)
+    bad = torch.zeros((rows, max(1, -(-shard // TILE))), dtype=torch.int32)
+
+    def work(row: int, x: Any, spans: Any, memory: Any, out: Any) -> Any:
+        mine = slice(row * shards, (row + 1) * shards)
+        drawn = np.uint64(stream.keys[row]), stream.offsets[row]
+        common = x, spans, memory, shard, *drawn, packed[mine].numpy(), bad[mine].numpy()
+        return lambda first, last: _encode_or_toss(*common, first, last)
+
+    each_worker(source, feedback, shards, shard, TILE, work)
+    return packed, bad.any(1, keepdim=True)
+
+
+def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
+    if any(offset % 32 for offset in stream.offsets):
+        return pack(coins(stream, (stream.parts, numel), device), 1)
+    words = torch.empty((stream.parts, -(-numel // 32)), dtype=torch.int32)
+    for row, key, offset in zip(words, stream.keys, stream.offsets, strict=True):
+        draw_words(np.uint64(key), offset // 32, row.numpy().view(np.uint32))
+    packed = words.view(torch.uint8)[:, : -(-numel // 8)]  # bit i of word w is coin 32 w + i, as in `bitpack`
     if numel % 8:
-        packed[-1] &= (1 << numel % 8) - 1
-    return packed.view(1, -1)
+        packed[:, -1] &= (1 << numel % 8) - 1
+    return packed
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -309,38 +418,78 @@ def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) ->
     return out
 
 
-def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
-    out = torch.empty((1, numel), dtype=torch.float32)
-    common = *flat(data), array(minus), array(plus), block, out.view(-1).numpy()
-    split_rows(lambda first, last: _decode_sum(*common, _bits(), first, last), 1, numel, TILE)
+def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, groups: int) -> Tensor:
+    out = torch.empty((groups, numel), dtype=torch.float32)
+    for total, *parts in zip(out, *(t.chunk(groups) for t in (data, minus, plus)), strict=True):
+        _sum_group((*flat(parts[0]), array(parts[1]), array(parts[2]), block, total.numpy()), numel)
     return out
 
 
+def _sum_group(common: Any, numel: int) -> None:
+    split_rows(lambda first, last: _decode_sum(*common, _bits(), first, last), 1, numel, TILE)
+
+
 def reduce_and_encode(
-    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, carry: Tensor | None, keep_lost: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    out = torch.empty((1, -(-numel // 8)), dtype=torch.uint8)
-    scales, lost = (torch.empty((1, n), dtype=torch.float32) for n in (-(-numel // block), numel if keep_lost else 0))
-    added = np.empty(0, np.float32) if carry is None else array(carry).reshape(-1)
-    results = out.view(-1).numpy(), scales.view(-1).numpy(), lost.view(-1).numpy()
-    common = *flat(data), array(minus), array(plus), block, added, *results, numel
-    size = unit(block, numel)
-    split_rows(lambda first, last: _reduce_and_encode(*common, size, first, last), 1, numel, size)
-    return out, scales, lost if keep_lost else None
+    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int
+) -> tuple[Tensor, Tensor]:
+    packed = torch.empty((groups, -(-numel // 8)), dtype=torch.uint8)
+    scales, size = torch.empty((groups, -(-numel // block)), dtype=torch.float32), unit(block, numel)
+    for g, parts in enumerate(zip(*(t.chunk(groups) for t in (data, minus, plus)), strict=True)):
+        (carry, decay, _), lost = memory_of(feedback, g)
+        results = packed[g].numpy(), scales[g].numpy(), lost
+        common = *flat(parts[0]), array(parts[1]), array(parts[2]), block, carry, decay, *results, numel, size
+        _reduce_group(common, numel, size)
+    return packed, scales
 
 
-def vote(data: Tensor, ties: Tensor) -> Tensor:
+def _reduce_group(common: Any, numel: int, size: int) -> None:
+    split_rows(lambda first, last: _reduce_and_encode(*common, first, last), 1, numel, size)
+
+
+def encode_scaled_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
+) -> tuple[Tensor, Tensor]:
+    rows, size = source.rows * shards, unit(block, shard)
+    scales = room(owner, "scales", (rows, -(-shard // block)), torch.float32)
+    packed = room(owner, "signs", (rows, -(-shard // 8)), torch.uint8)
+
+    def work(row: int, *worker: Any) -> Any:
+        mine = slice(row * shards, (row + 1) * shards)
+        common = *worker, np.float32(factor), shard, block, scales[mine].numpy(), packed[mine].numpy(), size
+        return lambda first, last: _encode_scaled_from(*common, first, last)
+
+    each_worker(source, feedback, shards, shard, size, work)
+    return scales, packed
+
+
+def decode_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
+    values = *flat(data), array(minus), array(plus), block, shard, np.float32(factor)
+    common = *values, target.buffer[0].numpy(), spans_of(target)
+    split_rows(lambda first, last: _decode_to(*common, first, last), data.shape[0], shard, TILE)
+
+
+def combine_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, target: Window, factor: float) -> None:
+    values = *flat(data), array(minus), array(plus), block, target.numel, np.float32(factor)
+    common = *values, target.buffer[0].numpy(), spans_of(target)
+    split_rows(lambda first, last: _combine_to(*common, first, last), 1, target.numel, TILE)
+
+
+def vote(data: Tensor, ties: Tensor, groups: int) -> Tensor:
+    out = torch.empty((groups, data.shape[1]), dtype=torch.uint8)
+    for won, part, tie in zip(out, data.chunk(groups), ties.expand(groups, -1), strict=True):
+        _vote_group(part, array(tie), won.numpy())
+    return out
+
+
+def _vote_group(data: Tensor, chosen: np.ndarray, result: np.ndarray) -> None:
     rows, size = data.shape
-    out = torch.empty((1, size), dtype=torch.uint8)
     source, stride = flat(data)
-    chosen, result = array(ties).reshape(-1), out.view(-1).numpy()
 
     def work(first: int, last: int) -> None:
         planes = np.empty((rows.bit_length() + 1, TILE // 8), np.uint8)
         _vote(source, stride, rows, chosen, result, planes, first, last)
 
     split_rows(work, 1, 8 * size, TILE)
-    return out
 
 
 def _bits() -> np.ndarray:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows
 from gradwire.kernels.bitpack import reference as bitpack
 from gradwire.kernels.blockwise import reference as blockwise
@@ -23,7 +24,7 @@ def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
 
 
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
-    return bitpack.pack(coins(stream, (1, numel), device), 1)
+    return bitpack.pack(coins(stream, (stream.parts, numel), device), 1)
 
 
 def encode_scaled(x: Tensor, block: int, keep_own: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -38,21 +39,23 @@ def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) ->
     return torch.where(bits, plus.unsqueeze(2), minus.unsqueeze(2)).flatten(1)[:, :numel]
 
 
-def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
-    return rows.added(decode(data, minus, plus, block, numel))
+def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, groups: int) -> Tensor:
+    return rows.added(decode(data, minus, plus, block, numel), groups)
 
 
 def reduce_and_encode(
-    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, carry: Tensor | None, keep_lost: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    mean = decode_sum(data, minus, plus, block, numel) / data.shape[0]
-    if carry is not None:
-        mean += carry
-    scales, bits, own = encode_scaled(mean, block, keep_lost)
-    return bits, scales, None if own is None else mean - own
+    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int
+) -> tuple[Tensor, Tensor]:
+    mean = decode_sum(data, minus, plus, block, numel, groups) / (data.shape[0] // groups)
+    if feedback is not None:
+        mean = feedback.compensated(Window.whole(mean))
+    scales, bits, own = encode_scaled(mean, block, feedback is not None)
+    if feedback is not None and own is not None:
+        feedback.keep(own)
+    return bits, scales
 
 
-def vote(data: Tensor, ties: Tensor) -> Tensor:
-    numel = 8 * data.shape[1]
-    votes = bitpack.unpack(data, 1, numel).sum(0, keepdim=True, dtype=torch.int64) * 2 - data.shape[0]
+def vote(data: Tensor, ties: Tensor, groups: int) -> Tensor:
+    numel, voters = 8 * data.shape[1], data.shape[0] // groups
+    votes = bitpack.unpack(data, 1, numel).view(groups, voters, numel).sum(1, dtype=torch.int64) * 2 - voters
     return bitpack.pack(torch.where(votes == 0, bitpack.unpack(ties, 1, numel) != 0, votes > 0), 1)

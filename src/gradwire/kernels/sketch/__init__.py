@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.sketch import reference
 
 LARGEST = 1 << 30  # columns
@@ -27,11 +27,7 @@ LARGEST = 1 << 30  # columns
 
 def places(stream: Stream, numel: int, rows: int, columns: int, device: torch.device) -> Tensor:
     """Where each element goes in each row, and with which sign: (rows, numel) int32."""
-    if device.type == "cpu" and compiled():
-        from gradwire.kernels.sketch import cpu
-
-        return cpu.places(stream, numel, rows, columns)
-    return reference.places(stream, numel, rows, columns, device)
+    return run(reference.places, stream, numel, rows, columns, device)
 
 
 def fold(x: Tensor, where: Tensor, columns: int) -> Tensor:
@@ -40,11 +36,7 @@ def fold(x: Tensor, where: Tensor, columns: int) -> Tensor:
     On the CPU sums are taken in the order of the elements; on an accelerator in no fixed order, so that two runs may
     differ in the last bits. Workers that share the sum of their sketches agree all the same.
     """
-    if compiled(x, where) and x.dtype in (torch.float32, torch.float64):
-        from gradwire.kernels.sketch import cpu
-
-        return cpu.fold(x, where, columns)
-    return reference.fold(x, where, columns)
+    return run(reference.fold, x, where, columns)
 
 
 def row_estimates(table: Tensor, where: Tensor) -> Tensor:
@@ -54,8 +46,4 @@ def row_estimates(table: Tensor, where: Tensor) -> Tensor:
 
 def estimate(table: Tensor, where: Tensor) -> Tensor:
     """The median of the rows' estimates, their number being odd: (numel,); NaN if one of them is."""
-    if compiled(table, where) and table.dtype == torch.float32:
-        from gradwire.kernels.sketch import cpu
-
-        return cpu.estimate(table, where)
-    return reference.estimate(table, where)
+    return run(reference.estimate, table, where)

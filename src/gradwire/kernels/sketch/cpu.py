@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
+from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.cpu import array
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split, split_rows
@@ -105,13 +106,14 @@ def _estimate(table: np.ndarray, where: np.ndarray, out: np.ndarray, first: int,
     return True
 
 
-def places(stream: Stream, numel: int, rows: int, columns: int) -> Tensor:
+def places(stream: Stream, numel: int, rows: int, columns: int, device: torch.device) -> Tensor:
     out = torch.empty((rows, numel), dtype=torch.int32)
-    common = np.uint64(stream.key), stream.offset, columns, out.numpy().view(np.uint32)
+    common = np.uint64(stream.keys[0]), stream.offsets[0], columns, out.numpy().view(np.uint32)
     split_rows(lambda first, last: _places(*common, first, last), rows, numel, TILE)
     return out
 
 
+@only(lambda x, *_: x.dtype in (torch.float32, torch.float64))
 def fold(x: Tensor, where: Tensor, columns: int) -> Tensor:
     rows, numel = where.shape
     if x.shape != (numel,):
@@ -127,6 +129,7 @@ def fold(x: Tensor, where: Tensor, columns: int) -> Tensor:
     return out
 
 
+@only(lambda table, _: table.dtype == torch.float32)
 def estimate(table: Tensor, where: Tensor) -> Tensor:
     numel, columns = where.shape[1], table.shape[1]
     if len(table) != len(where):

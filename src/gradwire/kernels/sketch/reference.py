@@ -12,7 +12,7 @@ from gradwire.kernels.random import words
 def places(stream: Stream, numel: int, rows: int, columns: int, device: torch.device) -> Tensor:
     out = torch.empty((rows, numel), dtype=torch.int32, device=device)
     for j in range(rows):
-        draws = words(Stream(stream.key, stream.offset + j * numel), (numel,), device)
+        draws = words(Stream(stream.keys, (stream.offsets[0] + j * numel,)), (numel,), device)
         out[j] = ((draws >> 1) * columns >> 31 << 1) | (draws & 1)
     return out
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.tagged import reference
 
 
@@ -20,17 +20,9 @@ def encode(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
 
     The host waits for the lengths.
     """
-    if compiled(x):
-        from gradwire.kernels.tagged import cpu
-
-        return cpu.encode(x, bound)
-    return reference.encode(x, bound)
+    return run(reference.encode, x, bound)
 
 
 def decode(data: Tensor, bound: float, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
-    if compiled(data):
-        from gradwire.kernels.tagged import cpu
-
-        return cpu.decode(data, bound, numel)
-    return reference.decode(data, bound, numel)
+    return run(reference.decode, data, bound, numel)

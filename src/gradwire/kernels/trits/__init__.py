@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import run
 from gradwire.kernels.trits import reference
 
 
@@ -19,17 +19,9 @@ def trit_bytes(numel: int) -> int:
 
 def pack(codes: Tensor) -> Tensor:
     """(rows, d) codes in {0, 1, 2}, any integer dtype -> (rows, ceil(d/5)) uint8."""
-    if compiled(codes):
-        from gradwire.kernels.trits import cpu
-
-        return cpu.pack(codes)
-    return reference.pack(codes)
+    return run(reference.pack, codes)
 
 
 def unpack(data: Tensor, numel: int) -> Tensor:
     """The inverse: (rows, bytes) uint8 -> (rows, numel) uint8."""
-    if compiled(data):
-        from gradwire.kernels.trits import cpu
-
-        return cpu.unpack(data, numel)
-    return reference.unpack(data, numel)
+    return run(reference.unpack, data, numel)

@@ -61,3 +61,30 @@ def _unpack(data: np.ndarray, out: np.ndarray, start: int, stop: int) -> None:
                 row[at + c] = _CODES[byte, c]
         for i in range(5 * whole, min(5 * stop, numel)):
             row[i] = _CODES[data[r, whole], i - 5 * whole]
+
+
+@jit
+def pack_trits(codes: np.ndarray, out: np.ndarray) -> None:
+    """Codes of a row from a multiple of five on -> the first ceil(codes/5) bytes of `out`."""
+    whole = codes.size // 5
+    for j in range(np.uint64(whole)):
+        at = np.uint64(5) * np.uint64(j)
+        upper = 81 * codes[at] + 27 * codes[at + np.uint64(1)] + 9 * codes[at + np.uint64(2)]
+        out[j] = np.uint8(upper + 3 * codes[at + np.uint64(3)] + codes[at + np.uint64(4)])
+    if codes.size > 5 * whole:
+        last = 0
+        for i in range(5 * whole, 5 * whole + 5):
+            last = 3 * last + (codes[i] if i < codes.size else 1)
+        out[whole] = last
+
+
+@jit
+def unpack_trits(data: np.ndarray, codes: np.ndarray) -> None:
+    """The inverse of `pack_trits`."""
+    whole = codes.size // 5
+    for j in range(np.uint64(whole)):
+        at, byte = np.uint64(5) * np.uint64(j), data[j]
+        for i in range(5):
+            codes[at + np.uint64(i)] = _CODES[byte, i]
+    for i in range(5 * whole, codes.size):
+        codes[i] = _CODES[data[whole], i - 5 * whole]

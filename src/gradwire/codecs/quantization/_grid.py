@@ -1,0 +1,125 @@
+"""What the codecs on `kernels.grid` share: a scale for each block, codes on a uniform grid, in one pass where possible.
+
+Wire: one float32 scale for each block, then the codes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradwire.core.codec import Codec, Flag, nonfinite_flag
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random, Stream
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import grid, rows
+from gradwire.kernels.grid import Rule
+from gradwire.kernels.window import one_pass
+
+
+class GridCodec(Codec):
+    """A codec that writes `rule`, and, where it rotates, `turned` and `turned_back`."""
+
+    @abstractmethod
+    def rule(self, numel: int) -> Rule:
+        """How a row of `numel` elements is quantised."""
+
+    def noise(self, rng: Random) -> Stream | None:
+        """What codes are rounded by; None: to the nearest."""
+        return rng.private("round")
+
+    @property
+    def rotates(self) -> bool:
+        """Whether rows are turned before they are quantised."""
+        return False
+
+    @property
+    def scales_by_rule(self) -> bool:
+        """Whether the rule gives the scales, so that one pass finds and uses them."""
+        return True
+
+    def coded(self, numel: int) -> int:
+        """Elements that have a code."""
+        return numel
+
+    def turned(self, x: Tensor, rng: Random) -> Tensor:
+        """The rows that are quantised: (rows, coded)."""
+        return x
+
+    def turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
+        """The inverse: (rows, numel)."""
+        return y
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        return Payload(rows.join(*grid.encode_by(self.turned(x, rng), self.rule(x.shape[1]), self.noise(rng))))
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        scales, codes = self.read(payload, numel)
+        return self.turned_back(grid.decode_by(codes, scales, self.rule(numel), self.coded(numel)), numel, rng)
+
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        scales, codes = self.read(payload, numel)
+        mean = grid.combine_by(codes, scales, self.rule(numel), self.coded(numel), groups)
+        return self.turned_back(mean, numel, rng.groups(groups))
+
+    def payload_bytes(self, numel: int) -> int:
+        rule = self.rule(numel)
+        return rule.code_bytes(self.coded(numel)) + 4 * -(-numel // rule.block)
+
+    def read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """Scales and packed codes."""
+        scales, start = rows.take(payload.data, 0, -(-numel // self.rule(numel).block), torch.float32)
+        return scales, payload.data[:, start:]
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if self.rotates or not self.scales_by_rule or not one_pass(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        rule, noise = self.rule(shard), self.noise(rng)
+        return Payload(rows.join(*grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.unit)))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if self.rotates or not one_pass(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        scales, codes = self.read(payload, shard)
+        grid.decode_to(codes, scales, self.rule(shard), shard, target, factor)
+        return nonfinite_flag(scales)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if self.rotates or not one_pass(target):
+            return super().combine_to(payload, target, rng, factor)
+        scales, codes = self.read(payload, target.numel)
+        grid.combine_to(codes, scales, self.rule(target.numel), target, factor)
+        return nonfinite_flag(scales)
+
+    def reduce_and_encode(
+        self,
+        payload: Payload,
+        numel: int,
+        rng: Random,
+        down: Random,
+        feedback: Feedback | None,
+        groups: int,
+        factor: float = 1.0,
+    ) -> Payload:
+        if self.rotates or not self.scales_by_rule:  # by other signs on the way down
+            return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
+        scales, codes = self.read(payload, numel)
+        rule, noise = self.rule(numel), self.noise(down)
+        codes, scales = grid.reduce_and_encode(codes, scales, rule, numel, feedback, noise, groups, factor)
+        return Payload(rows.join(scales, codes))
+
+
+def turn_rows(transform: Callable[..., Tensor], x: Tensor, size: int, numel: int, signs: Stream) -> Tensor:
+    """Every row, padded or not: row i takes the signs from i·`numel` on, so that its owner finds them there."""
+    if x.shape[0] == signs.parts or x.shape[1] == numel:
+        return transform(x, size, signs)
+    places = [
+        (key, offset + i * numel) for part, key, offset in signs.each(x.shape[0]) for i in range(part.stop - part.start)
+    ]
+    keys, offsets = zip(*places, strict=True)
+    return transform(x, size, Stream(keys, offsets))

@@ -1,0 +1,216 @@
+"""What every framework needs of an engine: units go in, means come out, a step is committed.
+
+    session = Session(engine, group, device)
+    session.begin_step(loss_scale, learning_rate)
+    session.reduce(gradient, layout, gradient)      # for each unit, in the same order on all ranks
+    session.commit()                                # all units of the step have been handed in
+    session.wait()
+
+The units of a step take the lanes of a channel in turn, see `collectives.channel`. Each lane's thread alone talks to
+its process group. After a failure nothing more is sent: the ranks no longer agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire import checkpoint
+from gradwire.adaptive.controller import Settings
+from gradwire.collectives import local
+from gradwire.collectives.c10d import Clock
+from gradwire.collectives.channel import check_agreement, lanes_over
+from gradwire.collectives.meter import Meter
+from gradwire.core.errors import ExchangeFailed
+from gradwire.core.exchange import Program
+from gradwire.core.layout import Layout
+from gradwire.core.registry import to_spec
+from gradwire.engine import Engine, UnitResult
+from gradwire.memory.base import ERROR
+
+R = TypeVar("R")
+
+
+class Session:
+    """The compression of one rank among those of a process group.
+
+    Args:
+        engine: codec, memory and strategy of this rank.
+        group: the ranks that train together.
+        device: where the gradients are.
+        who: the caller's name in messages.
+        set_up: what else the ranks must have in common, in words.
+    """
+
+    def __init__(
+        self, engine: Engine, group: dist.ProcessGroup, device: torch.device, *, who: str, set_up: str = ""
+    ) -> None:
+        self.engine, self.group, self.device = engine, group, device
+        self.steps = 0  # committed since this was made; the engine's count goes on from a restored one
+        self._units = 0  # handed in, in this step
+        self._results: dict[int, UnitResult] = {}  # by unit, of this step
+        self.alone = engine.workers == 1
+        if self.alone:
+            return
+        check_agreement(group, f"{_described(engine)}{set_up}", who)
+        self._lanes = lanes_over(group, device)
+        self._drivers = [lane.driver(engine.teams) for lane in self._lanes]
+        if engine.measured:
+            self.run(engine.measure(device))
+            for driver in self._drivers:
+                driver.meter, driver.clock = Meter(), Clock()
+
+    # ---------------------------------------------------------------- one step
+
+    def begin_step(self, loss_scale: float = 1.0, learning_rate: float = 1.0) -> None:
+        """Say in which units the coming gradients are. A loss scale that overflowed, or a rate of 0, says nothing."""
+        self.raise_error()
+        if learning_rate > 0 and math.isfinite(loss_scale):
+            self.engine.begin_step(loss_scale, learning_rate)
+
+    def reduce(
+        self, x: Tensor, layout: Layout, out: Tensor | None = None, then: Callable[[Tensor], None] = lambda out: None
+    ) -> None:
+        """Reduce a unit, the flat gradient `x`, to its mean over the ranks.
+
+        The mean is written to `out`, which may be `x` itself. `then` is called with it, on the lane's thread.
+        """
+        target = torch.empty_like(x) if out is None else out
+        self.engine.announce(layout)
+        lane = self._lanes[self._units % len(self._lanes)]
+        lane.executor.submit(partial(self._reduce, self._units, x, layout, target, then))
+        self._units += 1
+
+    def _reduce(self, unit: int, x: Tensor, layout: Layout, out: Tensor, then: Callable[[Tensor], None]) -> None:
+        scratch = out.data_ptr() == x.data_ptr()
+        driver = self._drivers[unit % len(self._drivers)]
+        self._results[unit] = driver.run(self.engine.reduce(x[None], layout, out[None], scratch=scratch))
+        then(out)
+
+    def commit(self, then: Callable[[], None] = lambda: None) -> None:
+        """All units of the step are handed in: keep what the memories shall keep, then call `then`."""
+        self._units = 0
+        self._lanes[0].executor.submit(partial(self._commit, then))
+
+    def _commit(self, then: Callable[[], None]) -> None:
+        for lane in self._lanes[1:]:
+            lane.executor.wait()
+        self.engine.finish_step([result for _, result in sorted(self._results.items())])
+        self._results = {}
+        self.steps += 1
+        then()
+
+    def wait(self) -> None:
+        """Return when all that was handed in is done; raise what the first failing unit raised."""
+        for lane in self._lanes:
+            lane.executor.join()
+            if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
+                break
+        if self._errors:
+            self._results = {}
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raise what an earlier unit raised: nothing more is sent after it. A failure here comes before a peer's."""
+        for error in sorted(self._errors, key=lambda e: isinstance(e, ExchangeFailed)):
+            raise error
+
+    @property
+    def _errors(self) -> list[Exception]:
+        lanes = [] if self.alone else self._lanes
+        return [lane.executor.error for lane in lanes if lane.executor.error is not None]
+
+    def run(self, program: Program[R]) -> R:
+        """Drive a program of the engine to its end, behind the units that wait."""
+        if self.alone:
+            return local.run(program, 1)
+        return self._lanes[0].executor.call(partial(self._drivers[0].run, program))
+
+    def broadcast(self, x: Tensor) -> None:
+        """Give all ranks the first rank's `x`."""
+        source = dist.get_global_rank(self.group, 0)
+        lane = self._lanes[0]
+        lane.executor.call(lambda: dist.broadcast(x, source, group=lane.group))
+
+    def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Settings:
+        """Let the controller decide on the next epoch, alike on all ranks, which must all call this."""
+        return self.run(self.engine.end_epoch(learning_rate, next_learning_rate))
+
+    # ---------------------------------------------------------------- state and statistics
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: tensors and plain values, keyed by parameter name."""
+        return checkpoint.save(self.engine)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
+        checkpoint.load(self.engine, state)
+
+    def stats(self) -> dict[str, Any]:
+        """What has happened since this was made. Seconds are of the host clock, and None on an accelerator."""
+        engine, drivers = self.engine, [] if self.alone else self._drivers
+        norms = _norms(engine)
+        meters = [driver.meter for driver in drivers]
+        clocks = [driver.clock for driver in drivers] if self.device.type == "cpu" else []
+        sent = sum(m.sent_bytes for m in meters)
+        steering = engine.steering
+        return {
+            "codec": engine.codec.spec,
+            "memory": to_spec(engine.memory),
+            "workers": engine.workers,
+            "steps": engine.step,
+            "skipped_steps": engine.skipped_steps,
+            "payload_bytes": sum(m.payload_bytes for m in meters),
+            "sent_bytes": sent,
+            "node_bytes": sum(m.node_bytes for m in meters),
+            "sent_bytes_per_step": sent / self.steps if self.steps else 0.0,
+            "encode_seconds": sum(c.encode for c in clocks) if clocks else None,
+            "communicate_seconds": sum(c.communicate for c in clocks) if clocks else None,
+            "decode_seconds": sum(c.decode for c in clocks) if clocks else None,
+            "nmse": engine.nmse(),
+            "link": None if engine.link is None else dataclasses.asdict(engine.link),
+            "residual_norm": math.hypot(*norms.values()) if norms else None,
+            "residual_norms": norms,
+            "controller": None if steering is None else steering.controller.spec,
+            "levels": None if steering is None else dict(Counter(steering.controller.settings.levels.values())),
+            "switches": [] if steering is None else [switch.to_json() for switch in steering.controller.switches],
+        }
+
+
+def warn_if_idle(engine: Engine, what: str, stacklevel: int) -> None:
+    """Say that nothing will be compressed, if that is so; `what` happens instead where there is one rank only."""
+    if engine.workers == 1:
+        message = f"gradwire: the process group has one rank, so there is nothing to send; {what}"
+    elif engine.peers == 1:
+        message = "gradwire: all ranks are on one node, so nothing crosses the network, and nothing is compressed"
+    else:
+        return
+    warnings.warn(message, stacklevel=stacklevel + 1)
+
+
+def _described(engine: Engine) -> str:
+    """All that the ranks' engines must have in common."""
+    strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
+    controller = "" if engine.steering is None else f"controller {engine.steering.controller.spec}, "
+    return (
+        f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {strategy}, "
+        f"compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
+    )
+
+
+def _norms(engine: Engine) -> dict[str, float]:
+    """Of what is owed, by parameter; an accelerator is waited for once."""
+    pieces = engine.store.pieces(ERROR)
+    if not pieces:
+        return {}
+    found = torch.stack([piece.entry.tensor.norm() for piece in pieces]).tolist()
+    return dict(zip([piece.name for piece in pieces], found, strict=True))
