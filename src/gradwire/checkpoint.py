@@ -21,8 +21,9 @@ from gradwire.core.codec import Codec
 from gradwire.core.errors import StateMismatch
 from gradwire.core.registry import to_spec
 from gradwire.core.state import Entry, Piece, Store
-from gradwire.engine import Engine, Group
+from gradwire.engine import Engine
 from gradwire.memory.base import ERROR, Memory
+from gradwire.setup import Group
 
 FORMAT_VERSION = 2
 Kept = Mapping[str, Mapping[str, Mapping[str, Any]]]  # kind, parameter, "tensor" and "start"

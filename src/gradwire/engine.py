@@ -19,28 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from gradwire.adaptive.controller import Controller, Settings
-from gradwire.adaptive.steering import steer
-from gradwire.collectives.choose import MEASURED, choose, parse
-from gradwire.collectives.hierarchical import NodeSharding, Ownership, Placement, looks_at_tensors
-from gradwire.collectives.link import Link, measuring
-from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
-from gradwire.core.codec import Carrier, Codec, Context, Strategy, nonfinite_flag
+from gradwire.adaptive.controller import Controller
+from gradwire.core.codec import Codec, Context, Strategy, nonfinite_flag
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.exchange import Exchange, Program, Sum, Team, side_by_side, together, within
-from gradwire.core.layout import Layout, Segment, Split
+from gradwire.core.exchange import Exchange, Program, Sum, side_by_side, together, within
+from gradwire.core.layout import Layout, Split
 from gradwire.core.random import Random
-from gradwire.core.state import Piece, Store, Transaction
-from gradwire.core.window import Window, spans, total
-from gradwire.memory.base import Memory, memories
-from gradwire.unit import FittedCodec, Unit, UnitPart, default_memory, used_here
-
-TINY = 1024  # elements; a smaller tensor costs more in headers and scales than it saves
+from gradwire.core.state import Transaction
+from gradwire.core.window import Window, total
+from gradwire.memory.base import Memory
+from gradwire.setup import SetUp, moved
+from gradwire.unit import UnitPart, squares_of, used_here
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +46,7 @@ class UnitResult:
     writes: tuple[Transaction, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Workers of this process that compress with the same others: all of them, or those of one share of a node."""
-
-    team: Team  # with whom
-    ranks: tuple[int, ...]  # their places in the team
-    store: Store
-
-
-class Engine:
+class Engine(SetUp):
     """The compression of the workers of one process: codec, memory, strategy and state.
 
     Args:
@@ -94,26 +78,10 @@ class Engine:
         track_unused: bool = False,
         nmse_every: int = 0,
     ) -> None:
-        if compress not in ("matrices", "all"):
-            raise ConfigError(f"gradwire: `compress` must be 'matrices' or 'all', got {compress!r}")
+        super().__init__(codec, memory, strategy, controller, compress, ranks, workers)
         if nmse_every < 0:
             raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
-        self.steering, choices = steer(controller, codec)
-        self.codec = choices[0]
-        wanted = default_memory(choices) if memory == "default" else memory
-        self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
-        self.compress = compress
-        self.seed, self.ranks, self.workers = seed, tuple(ranks), workers
-        self.placement = Placement.of(parse(strategy), workers)
-        self.strategy = self.placement.strategy
-        self._fitted = {c.spec: FittedCodec.of(c, self.memory, self.placement.carrier) for c in choices}
-        self.lossless = all(c.traits.lossless for c in choices)
-        self.measured = MEASURED in (strategy, getattr(self.strategy, "across", None))
-        self.link: Link | None = None
-        self.per_node = self.placement.per_node
-        self.peers = workers // self.per_node
-        self.groups = [Group(team, ranks, Store()) for team, ranks in self.placement.groups(self.ranks)]
-        self.owners = Ownership(self.per_node)
+        self.seed = seed
         self.track_unused = track_unused and self.memory.has_state
         self.nmse_every = nmse_every
         self.step = 0
@@ -123,33 +91,8 @@ class Engine:
         self._skipped = torch.zeros((), dtype=torch.int64)
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._squares = torch.zeros(2)  # of measured errors, and of exact means
-        self.forget_layouts()
-
-    def forget_layouts(self) -> None:
-        """Prepare all units anew: codecs or owners have changed."""
-        self.split = cache(self._split)
-        self._unit = cache(self._prepared)
-        self._sharding = cache(self._sharded)
-
-    @property
-    def store(self) -> Store:
-        """What the first workers of this process keep."""
-        return self.groups[0].store
-
-    @property
-    def teams(self) -> list[Team]:
-        """The teams this process is in, unless it exchanges with all workers at once."""
-        if self.per_node == 1:
-            return []
-        node = self.placement.node_of(self.ranks[0])
-        return [team for team in (node, self.groups[0].team) if len(team.ranks) > 1]
 
     # ---------------------------------------------------------------- one unit
-
-    def announce(self, layout: Layout) -> None:
-        """A unit will be reduced, perhaps beside others: decide who owns what, in the same order on all ranks."""
-        if self.per_node > 1:
-            self._sharding(layout)
 
     def reduce(
         self, x: Tensor, layout: Layout, out: Tensor | None = None, *, scratch: bool = False
@@ -175,7 +118,7 @@ class Engine:
         """Reduce each share of the node's mean with those who own it on other nodes, and share the results out."""
         if not x.numel():
             return x.new_zeros(()), None
-        sharding = self._sharding(split.whole)
+        sharding = self.sharding(split.whole)
         means = yield from sharding.mean(x, flags)
         measures = self._measures(split)
         if self.peers == 1:  # nothing to send
@@ -201,7 +144,7 @@ class Engine:
         self, x: Window, split: Split, flags: Tensor | None, out: Tensor, index: int, writes: Transaction
     ) -> Program[tuple[Tensor, Tensor | None]]:
         """Write the mean of `x` to `out`; returns its flag, and the squares of error and mean if they are measured."""
-        unit, share = self._unit(split), 1.0 / self.peers
+        unit, share = self.unit(split), 1.0 / self.peers
         used = {}
         if flags is not None:
             places = {name: i for i, name in enumerate(split.whole.names)}
@@ -227,7 +170,7 @@ class Engine:
                 beside.append(Sum(part.source.read() * share))
         results, sums = yield from together(side_by_side([p.program() for p in parts]), tuple(beside))
         dense, exact = (sums[0], sums[1:]) if unit.rest.segments or used else (out[:, :0], sums)
-        pairs = [_squares(part.target.read(), wanted) for part, wanted in zip(parts, exact, strict=False)]
+        pairs = [squares_of(part.target.read(), wanted) for part, wanted in zip(parts, exact, strict=False)]
         if used:
             anybody = dict(zip(used, dense[:, unit.rest.numel :].split(1, 1), strict=True))
             for part in parts:
@@ -254,64 +197,8 @@ class Engine:
             rescale=self._scale / self.kept_scale,
             wants_own=self.memory.has_state,
             owner_memory=self.memory.has_state and codec is not None and codec.traits.is_mean,
-            moved=() if codec is None else self._moved(layout, group, codec, strategy, writes),
+            moved=() if codec is None else moved(layout, group, codec, strategy, writes, self.peers),
         )
-
-    def _moved(
-        self, layout: Layout, group: Group, codec: Codec, strategy: Carrier | None, writes: Transaction
-    ) -> tuple[tuple[Piece, slice], ...]:
-        """Owners' errors of elements that another worker owns by now, and where they lie in the unit."""
-        if not group.store.holds(OWNER_ERROR):
-            return ()
-        held = None if strategy is None else strategy.owner_slot(codec, layout, group.ranks, self.peers, group.store)
-        group.store.dissolve(OWNER_ERROR, layout, keep=held)
-        moved = []
-        for piece in group.store.loose(OWNER_ERROR):
-            if piece.name in layout.names:
-                segment = Segment(piece.name, (piece.entry.tensor.numel(),), piece.entry.start)
-                moved.append((piece, layout.find(segment)))
-                writes.repaid(OWNER_ERROR, piece)
-        return tuple(moved)
-
-    def picked(self, layout: Layout) -> Layout:
-        """What of a unit the codec gets."""
-        return self.split(layout).picked
-
-    def strategy_for(self, layout: Layout, codec: Codec | None = None) -> Carrier | None:
-        """What carries a unit; None for a codec that runs its own rounds."""
-        # the ranks of a node send at the same time over one link: what counts is what all of them save
-        carrier = self.placement.carrier
-        return choose(codec or self.codec, carrier, layout.numel * self.per_node, self.peers, self.link)
-
-    def measure(self, device: torch.device) -> Program[None]:
-        """The program that measures the link between those who compress together, before the first step."""
-        program = measuring(self.peers, device)
-        self.link = yield from program if self.per_node == 1 else within(program, self.groups[0].team)
-
-    def _split(self, layout: Layout) -> Split:
-        if self.compress == "all" or self.lossless:
-            return Split(layout, layout, Layout(()))
-        return Split(layout, *layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY))
-
-    def _prepared(self, split: Split) -> Unit:
-        parts = tuple((f, layout, spans(split.whole, layout)) for f, layout in self._by_codec(split.picked))
-        return Unit(split.whole, parts, split.rest, spans(split.whole, split.rest))
-
-    def _by_codec(self, picked: Layout) -> list[tuple[FittedCodec, Layout]]:
-        """The tensors of each codec, in the unit's order."""
-        if self.steering is None:
-            return [(self._fitted[self.codec.spec], picked)]
-        groups: dict[str, list[Segment]] = {} if picked.segments else {self.codec.spec: []}
-        for segment in picked.segments:
-            groups.setdefault(self.steering.level(segment.name), []).append(segment)
-        return [(self._fitted[spec], Layout(tuple(segments))) for spec, segments in groups.items()]
-
-    def _sharded(self, layout: Layout) -> NodeSharding:
-        by_tensor = any(looks_at_tensors(fitted.codec) for fitted in self._fitted.values())
-        sharding = NodeSharding(self.split(layout), self.owners, self.placement, self.ranks, by_tensor)
-        for group, mine in zip(self.groups, sharding.mine, strict=True):
-            group.store.restrict(layout, mine.whole)  # a state that was averaged is all there on each rank of a node
-        return sharding
 
     def _measures(self, split: Split) -> bool:
         return self.nmse_every > 0 and self.step % self.nmse_every == 0 and split.picked.numel > 0
@@ -371,28 +258,7 @@ class Engine:
             )
         self._observed.setdefault(kind, {}).update(values)
 
-    def begin(self, parameters: Layout) -> None:
-        """Before the first step under a controller: all parameters that there are."""
-        if self.steering is not None:
-            self.steering.begin(self.picked(parameters).names)
-
     def watch(self, x: Tensor, layout: Layout) -> None:
         """Show the workers' gradients to the controller, if there is one."""
         if self.steering is not None:
             self.steering.watch(x, layout, self.loss_scale)
-
-    def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Program[Settings]:
-        """The program by which all workers agree on the settings of the next epoch."""
-        if self.steering is None:
-            raise ConfigError("gradwire: end_epoch is for runs under a controller; pass controller=... to attach")
-        return self._agree(self.steering.end_epoch(learning_rate, next_learning_rate, self.workers))
-
-    def _agree(self, program: Program[Settings]) -> Program[Settings]:
-        settings = yield from program
-        self._unit = cache(self._prepared)
-        return settings
-
-
-def _squares(mean: Tensor, exact: Tensor) -> Tensor:
-    """Of the error of `mean`, and of what it should be."""
-    return torch.stack([(mean - exact).float().square().sum(), exact.float().square().sum()])

@@ -139,3 +139,8 @@ def used_here(x: Tensor, layout: Layout) -> Tensor:
 def _unused_here(flags: Mapping[str, Tensor]) -> list[str]:
     """The tensors that some worker here has not used; where the host would have to wait for that, all."""
     return [name for name, flag in flags.items() if flag.device.type != "cpu" or bool((flag == 0).any())]
+
+
+def squares_of(mean: Tensor, exact: Tensor) -> Tensor:
+    """Of the error of `mean`, and of what it should be."""
+    return torch.stack([(mean - exact).float().square().sum(), exact.float().square().sum()])

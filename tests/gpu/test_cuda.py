@@ -58,11 +58,11 @@ def test_words_of_one_launch_are_the_plain_ones(key, first):
     """Triton's words, where it is installed; blocks that fill a program, one more, and none."""
     device = torch.device("cuda")
     for blocks in (0, 1, 3, 511, 512, 513):
-        assert reference.words(key, first, blocks, device).equal(reference.plain_words(key, first, blocks, device))
+        assert reference.block_words(key, first, blocks, device).equal(reference.plain_words(key, first, blocks, device))
     for offset in (1, 2, 3):
         stream = Stream((key,), (4 * first + offset,))
         assert words(stream, (1001,), device).cpu().equal(words(stream, (1001,), torch.device("cpu")))
-    beyond = reference.words(key, 2**31 - 2, 5, device)  # more than Triton's counter holds: plain torch
+    beyond = reference.block_words(key, 2**31 - 2, 5, device)  # more than Triton's counter holds: plain torch
     assert beyond.cpu().equal(reference.plain_words(key, 2**31 - 2, 5, torch.device("cpu")))
 
 

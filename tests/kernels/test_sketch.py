@@ -34,7 +34,7 @@ def same(mine, theirs):
     offset=st.sampled_from([0, 3, 64, 2**33 + 1]),
 )
 def test_same_bits_as_the_reference(numel, rows, columns, seed, offset):
-    where = cpu.places(Stream((seed,), (offset,)), numel, rows, columns)
+    where = cpu.places(Stream((seed,), (offset,)), numel, rows, columns, CPU)
     assert where.dtype == torch.int32
     assert where.equal(reference.places(Stream((seed,), (offset,)), numel, rows, columns, CPU))
     if columns == LARGEST:
@@ -51,7 +51,7 @@ def test_same_bits_as_the_reference(numel, rows, columns, seed, offset):
 @pytest.mark.parametrize("rows", [1, 3, 5, 9])
 @pytest.mark.parametrize("special", [[float("nan")], [float("inf")], [-float("inf"), float("nan"), 0.0, -0.0, 1e-45]])
 def test_special_values(rows, special):
-    where = cpu.places(Stream((1,)), 300, rows, 20)
+    where = cpu.places(Stream((1,)), 300, rows, 20, CPU)
     table = normal(rows, 20)
     for i, value in enumerate(special):
         table[i % rows, 3 + i] = value
@@ -62,7 +62,7 @@ def test_special_values(rows, special):
 
 
 def test_strides_and_other_types():
-    where = cpu.places(Stream((1,)), 50, 6, 8)[::2]
+    where = cpu.places(Stream((1,)), 50, 6, 8, CPU)[::2]
     x = normal(100)[::2]
     assert cpu.fold(x, where, 8).equal(reference.fold(x, where, 8))
     table = normal(3, 16)[:, ::2]
@@ -80,7 +80,7 @@ def test_a_place_outside_is_an_error(place):
 
 
 def test_sizes_that_do_not_fit_are_errors():
-    where = cpu.places(Stream((1,)), 50, 3, 8)
+    where = cpu.places(Stream((1,)), 50, 3, 8, CPU)
     with pytest.raises(ValueError, match="places of 50 elements"):
         cpu.fold(torch.ones(51), where, 8)
     with pytest.raises(ValueError, match="3 rows do not fit a table of 2"):
@@ -92,7 +92,7 @@ def test_long_vectors(threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        where = cpu.places(Stream((1,)), LARGE + 3, 3, 1000)
+        where = cpu.places(Stream((1,)), LARGE + 3, 3, 1000, CPU)
         assert where.equal(reference.places(Stream((1,)), LARGE + 3, 3, 1000, CPU))
         table = cpu.fold(normal(LARGE + 3), where, 1000)
         assert table.equal(reference.fold(normal(LARGE + 3), where, 1000))

@@ -106,7 +106,7 @@ class Steering:
         norms = _norms([torch.stack(sums[name]) for name in names]).double()
         steps, squares = torch.zeros_like(norms), torch.zeros_like(norms)
         places = {name: place for place, name in enumerate(names)}
-        for unit, count in self._steps.items():  # a parameter is in other units once DDP has rebuilt its buckets
+        for unit, count in sorted(self._steps.items()):  # a parameter is in others once DDP has rebuilt its buckets
             where = [places[name] for name in unit]
             steps[:, where] += count
             squares[:, where] += self._squares[unit]
@@ -125,7 +125,7 @@ class Steering:
             "sums": sums,
             "units": [
                 {"names": list(unit), "squares": self._squares[unit][row].tolist(), "steps": count}
-                for unit, count in self._steps.items()
+                for unit, count in sorted(self._steps.items())  # units run side by side, and begin in any order
             ],
         }
 

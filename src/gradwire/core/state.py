@@ -88,7 +88,7 @@ class Store:
         self.named: dict[str, dict[str, Entry]] = {}  # what all workers have alike: kind, parameter
         self._slots: dict[str, dict[tuple[tuple[Layout, ...], int], Slot]] = {}
         self._loose: dict[str, list[Piece]] = {}  # in no slot: just loaded, or left behind by another layout
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # units are reduced side by side, in threads
 
     def replace(self, other: Store) -> None:
         """Keep what `other` keeps, and nothing else."""
@@ -108,11 +108,14 @@ class Store:
 
     def pieces(self, kind: str) -> list[Piece]:
         """All that the workers keep of this kind, as views."""
-        return [p for slot in self._slots.get(kind, {}).values() for p in slot.pieces()] + self._loose.get(kind, [])
+        with self._lock:
+            slots = self._slots.get(kind, {}).values()
+            return [p for slot in slots for p in slot.pieces()] + self._loose.get(kind, [])
 
     def loose(self, kind: str) -> list[Piece]:
         """What is kept outside of all slots."""
-        return self._loose.get(kind, [])
+        with self._lock:
+            return list(self._loose.get(kind, []))
 
     @property
     def kinds(self) -> set[str]:
@@ -121,8 +124,9 @@ class Store:
 
     def holds(self, kind: str) -> bool:
         """Whether the workers keep anything of this kind."""
-        slots = self._slots.get(kind, {}).values()
-        return bool(self._loose.get(kind)) or any(s.current is not None and s.current.numel() > 0 for s in slots)
+        with self._lock:
+            slots = self._slots.get(kind, {}).values()
+            return bool(self._loose.get(kind)) or any(s.current is not None and s.current.numel() > 0 for s in slots)
 
     def get(self, kind: str, name: str, row: int = 0) -> Entry | None:
         """What is kept for one parameter, by all workers alike or by the one of this row: the first piece of it."""
@@ -175,7 +179,7 @@ class Store:
             for segment in layout.segments:
                 wanted[row, segment.name] = segment, layout.find(segment)
         left = []
-        for piece in loose:
+        for piece in [p for p in loose if p.entry.tensor.numel()]:
             segment, place = wanted.get((piece.row, piece.name), (None, slice(0)))
             low = high = piece.entry.start
             if segment is not None:

@@ -3,18 +3,15 @@
     handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")
 
 DDP hands over one bucket at a time. In mode ``"overlap"`` each bucket is a unit of compression and is reduced while
-the backward pass goes on; in mode ``"after_backward"`` the whole gradient is one unit, reduced at the end (a lossless
-codec keeps DDP's buckets, so that its sums round like plain DDP's). Units are remembered by parameter names and
-saved with the state: DDP starts each process with other buckets than it ends up with; a resumed run must not notice.
+the backward pass goes on; in mode ``"after_backward"`` the whole gradient is one unit, reduced at the end. Results are
+written where DDP reads them. See `integrations.ddp_units` for the units and `session` for what reduces them.
 
-Units are handed to a `Session`, in order of arrival, and results are written where DDP reads them. Note: no `from
-__future__ import annotations` here, DDP wants to see the real annotation of `bucket`.
+Note: no `from __future__ import annotations` here, DDP wants to see the real annotation of `bucket`.
 """
 
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,16 +24,15 @@ from gradwire.adaptive.controller import Controller, Settings
 from gradwire.checkpoint import check_names
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
+from gradwire.integrations.ddp_units import Units
 from gradwire.integrations.parameters import check_model, reduced_parameters
 from gradwire.memory.base import Memory
 from gradwire.session import Session, warn_if_idle
 
 MODES = ("overlap", "after_backward")
-Plan = tuple[tuple[str, ...], ...]
 
 
 def attach(
@@ -110,15 +106,6 @@ class _Slot:
     handle: "Handle | None" = None
 
 
-@dataclass
-class _Bucket:
-    """A bucket that DDP handed over in this step, and will read the result from."""
-
-    buffer: Tensor
-    layout: Layout
-    future: torch.futures.Future[Tensor]
-
-
 def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook that `attach` registers."""
     assert isinstance(state, _Slot)
@@ -161,19 +148,14 @@ class Handle:
         self._group = model.process_group
         self._optimizer, self._scaler = optimizer, scaler
         parameters = reduced_parameters(model)
-        self._named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
-        self._shapes = dict(self._named.values())
+        named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
+        self._shapes = dict(named.values())
         engine.begin(Layout.of(self._shapes.items()))
         self._rate = 0.0  # of the last step
-        self._buckets: list[_Bucket] = []
-        self._where: dict[str, tuple[_Bucket, Tensor]] = {}
-        self._launched: list[tuple[str, ...]] = []
-        self._plan: Plan = ()
-        self._restored: Plan | None = None
-        self._first_bucket: tuple[str, ...] | None = None  # since a state was loaded
         warn_if_idle(engine, "gradients pass through uncompressed", stacklevel=3)
         device = next(p.device for p in parameters.values())
         self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}")
+        self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
 
     # ---------------------------------------------------------------- what DDP calls
 
@@ -184,25 +166,21 @@ class Handle:
         model = self._model()
         if model is not None and model.process_group is not self._group:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
-        if not self._buckets:
+        if self._units.empty:
             self._begin_step()
-        self._arrive(bucket)
-        if self._restored is not None and bucket.index() == 0:
-            self._outgrow()
-        future = self._buckets[-1].future
-        self._launch(last=bucket.is_last())
+        future = self._units.take(bucket)
         if bucket.is_last():
             try:  # at the end of backward, before DDP waits for its futures: failures surface as our exceptions
-                torch.autograd.Variable._execution_engine.queue_callback(self._end_step)
+                torch.autograd.Variable._execution_engine.queue_callback(self._units.end_step)
             except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)
-                self._end_step()
+                self._units.end_step()
         return future
 
     def _keep(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """The only rank sends nothing, but its controller watches."""
         if bucket.index() == 0:
             self._begin_step()
-        self.engine.watch(bucket.buffer()[None], Layout.of(self._named[id(p)] for p in bucket.parameters()))
+        self.engine.watch(bucket.buffer()[None], self._units.layout(bucket))
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -215,68 +193,11 @@ class Handle:
     def _learning_rate(self) -> float:
         return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
 
-    def _outgrow(self) -> None:
-        """Units of a restored run hold until DDP rebuilds its buckets in this process, too."""
-        first = self._buckets[-1].layout.names
-        if self._first_bucket is None:
-            self._first_bucket = first
-        elif self._first_bucket != first:
-            self._restored = None
-
-    def _arrive(self, bucket: GradBucket) -> None:
-        buffer, layout = bucket.buffer(), Layout.of(self._named[id(p)] for p in bucket.parameters())
-        check_gradient(layout.names[0], buffer)
-        devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
-        arrived = _Bucket(buffer, layout, torch.futures.Future(devices=devices))
-        self._buckets.append(arrived)
-        self._where |= {n: (arrived, piece) for n, piece in zip(layout.names, layout.split(buffer), strict=True)}
-
-    def _launch(self, last: bool) -> None:
-        """Start the units that are complete: those of a restored run, DDP's buckets, or all at once."""
-        if self.mode == "after_backward" and not self.engine.lossless:
-            ready = self._by_dtype() if last else []
-        elif self._restored is not None:
-            ready = [u for u in self._restored if u not in self._launched and all(n in self._where for n in u)]
-        else:
-            ready = [self._buckets[-1].layout.names]
-        for unit in ready:
-            self._launched.append(unit)
-            self._reduce(unit)
-        if last:
-            self._session.commit(partial(_finish, self._buckets))
-
-    def _by_dtype(self) -> list[tuple[str, ...]]:
-        """Everything at once: one unit a dtype, in the model's order, whatever DDP's buckets are."""
-        groups: dict[torch.dtype, list[str]] = {}
-        for name in self._shapes:
-            if name in self._where:
-                groups.setdefault(self._where[name][1].dtype, []).append(name)
-        return [tuple(names) for names in groups.values()]
-
-    def _reduce(self, unit: tuple[str, ...]) -> None:
-        """Hand a unit to the session: a bucket where it lies, or tensors of several joined and put back."""
-        home = self._where[unit[0]][0]
-        if home.layout.names == unit:
-            self._session.reduce(home.buffer, home.layout, home.buffer)
-            return
-        layout = Layout.of((n, self._shapes[n]) for n in unit)
-        places = [self._where[n][1] for n in unit]
-        x = torch.cat(places)
-        self._session.reduce(x, layout, x, lambda out: torch._foreach_copy_(places, list(layout.split(out))))
-
-    def _end_step(self) -> None:
-        """Runs on the backward's thread: wait for the session, so that state is settled when backward returns."""
-        try:
-            self._session.wait()
-        finally:
-            self._plan = tuple(self._launched)
-            self._buckets, self._where, self._launched = [], {}, []
-
     # ---------------------------------------------------------------- what users call
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's compression state: tensors and plain values, keyed by parameter name. Save one file a rank."""
-        return self._session.state_dict() | {"plan": [list(unit) for unit in self._plan], "rate": self._rate}
+        return self._session.state_dict() | {"plan": [list(unit) for unit in self._units.plan], "rate": self._rate}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
@@ -284,9 +205,8 @@ class Handle:
             check_names(one, self._shapes)
         self._session.load_state_dict(state)
         first = state if isinstance(state, Mapping) else state[0]
-        plan = tuple(tuple(unit) for unit in first.get("plan", ()))
-        self._rate, self._first_bucket = first.get("rate", 0.0), None
-        self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
+        self._rate = first.get("rate", 0.0)
+        self._units.restore(tuple(tuple(unit) for unit in first.get("plan", ())))
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
@@ -313,12 +233,6 @@ class Handle:
         slot = None if model is None else _slots.get(model)
         if slot is not None and slot.handle is self:
             slot.handle = None
-
-
-def _finish(buckets: list[_Bucket]) -> None:
-    """The results are in the buckets: tell DDP."""
-    for bucket in buckets:
-        bucket.future.set_result(bucket.buffer)
 
 
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()

@@ -20,7 +20,7 @@ from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack_codes, scratch, unpack_codes
-from gradwire.kernels.blockwise.cpu import WIDTH, average, fold_room, folded, largest
+from gradwire.kernels.blockwise.cpu import WIDTH, average, fold_room, folded
 from gradwire.kernels.grid.reference import SMALLEST, Rule, code_width
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
