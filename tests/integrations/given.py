@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -25,6 +26,11 @@ def sample() -> list[str]:
         traits = codec.traits
         found[codec.family, traits.combine, traits.fixed_size, traits.averages] = codec.name
     return sorted(found.values())
+
+
+def sweep_unless(kept: bool, *values: Any) -> Any:
+    """A case, which `make test` leaves to `make test-all` unless it is to be kept."""
+    return pytest.param(*values, marks=[] if kept else pytest.mark.sweep)
 
 
 class Given(nn.Module):
