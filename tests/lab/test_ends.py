@@ -17,7 +17,7 @@ from leftovers import marked, namespaces_of, network, soon, wait_until_gone
 
 from gradwire.lab.namespace import end, owners
 
-pytestmark = [pytest.mark.usefixtures("lab"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("lab")
 PROCESSES = 3 * 2 + 2 * 2  # two for each host and the switch; a rank and its child on each host
 
 # A rank that starts a child in a session of its own, tells, and sleeps.
