@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from sweeps import is_sweep
-
 
 def pytest_configure() -> None:
     # Tensors here are small. Beside another process torch's threads wait for each other most of the time: the digests
@@ -28,6 +26,8 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from sweeps import is_sweep  # loads torch
+
     for item in items:
         case = getattr(item, "callspec", None)
         if case is not None and is_sweep(item.nodeid.partition("::")[0], case.params):
