@@ -25,11 +25,6 @@ AIM = (0.018, 0.09)  # median and largest error
 ERRORS = "| | settings | median error | largest | bias | spread of the measurement |\n|---|---|---|---|---|---|\n"
 
 
-def pages(root: Path) -> dict[Path, str]:
-    """Both."""
-    return {root / "docs" / "prediction.md": prediction(root), root / "docs" / "utility.md": utility(root)}
-
-
 # -------------------------------------------------------------------- prediction.md
 
 

@@ -1,4 +1,4 @@
-"""What all tests share: signals as in the foreground, and one fork server for those that start ranks.
+"""What all tests share: one thread, signals as in the foreground, the mark of sweeps, and a fork server for ranks.
 
 The server has imported and warmed what every rank would have to anew.
 """
@@ -16,9 +16,22 @@ import pytest
 
 
 def pytest_configure() -> None:
+    # Tensors here are small. Beside another process torch's threads wait for each other most of the time: the digests
+    # took five times the processor time. Tests that are about threads set their number. Torch must not be loaded yet.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell lets jobs in the background ignore Ctrl-C; what tests start must not inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from sweeps import is_sweep  # loads torch
+
+    for item in items:
+        case = getattr(item, "callspec", None)
+        if case is not None and is_sweep(item.nodeid.partition("::")[0], case.params):
+            item.add_marker(pytest.mark.sweep)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,7 +3,8 @@
 ``python tests/digests.py`` writes them to tests/digests.json; `test_digests.py` holds the code to that file. A digest
 is the hash of all bits, and eight projections of all results and of what is owed at the end. Bits are the same on every
 machine for codecs whose sums have a defined order. Where a machine's own order of sums shows (matrix products, torch's
-reductions), the projections are compared, to within rounding.
+reductions), the projections are compared, to within rounding. All is computed by one thread: their number is a part of
+that order.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import hashlib
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -57,6 +60,24 @@ def gradients(step: int) -> dict[str, list[torch.Tensor]]:
     return out
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
+def machine() -> str:
+    """How this machine's linear algebra rounds: the hash of the eigenvectors of some matrix."""
+    matrix = gradients(0)["a"][0]
+    return hashlib.blake2b(torch.linalg.eigh(matrix.T @ matrix)[1].numpy().tobytes(), digest_size=8).hexdigest()
+
+
+@one_thread()
 def digest(spec: str, memory: str, strategy: str) -> dict[str, object]:
     """Run the steps."""
     with warnings.catch_warnings():

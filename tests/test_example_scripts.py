@@ -45,7 +45,7 @@ def torchrun(*arguments):
         [*command, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=140,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

@@ -95,8 +95,8 @@ def train_virtually(rank, plans):
 
 def both(plans, workers=2):
     """By virtual workers, and by each of the ranks."""
-    [alone] = launch(train_virtually, 1, (plans,), timeout=100)
-    return alone, launch(train_all, workers, (plans,), timeout=100)
+    [alone] = launch(train_virtually, 1, (plans,), timeout=140)
+    return alone, launch(train_all, workers, (plans,), timeout=140)
 
 
 def near(one, other):

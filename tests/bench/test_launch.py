@@ -73,7 +73,7 @@ def test_when_the_time_is_up_all_ranks_are_ended():
     start = time.monotonic()
     with pytest.raises(LaunchFailed) as caught:
         launch(sleep, 2, timeout=1)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60  # they would sleep for 600
     assert str(caught.value) == (
         "the time of 1 s was up before rank 0, 1 of 2 had finished; all were stopped. Allow more time, or do less."
     )
@@ -95,7 +95,7 @@ def test_ranks_do_not_outlive_an_interrupted_parent(signal_number):
         parent.send_signal(signal_number)
         error = parent.stderr.read()
     assert ("KeyboardInterrupt" in error) == (signal_number == signal.SIGINT)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(_runs(pid) for pid in ranks) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(_runs(pid) for pid in ranks)

@@ -49,7 +49,7 @@ def test_on_the_ranks_of_torchrun(quick, tmp_path):
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*torchrun, *quick], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
+        [*torchrun, *quick], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["models"]["shapes"][0]["batch"] == 4

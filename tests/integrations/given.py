@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -28,6 +29,11 @@ def sample() -> list[str]:
         traits = codec.traits
         found[codec.family, traits.combine, traits.fixed_size, traits.is_mean] = codec.name
     return sorted(found.values())
+
+
+def sweep_unless(kept: bool, *values: Any) -> Any:
+    """A case, which `make test` leaves to `make test-all` unless it is to be kept."""
+    return pytest.param(*values, marks=[] if kept else pytest.mark.sweep)
 
 
 class Given(nn.Module):

@@ -64,7 +64,7 @@ def test_output_is_prefixed_line_by_line_on_the_stream_it_came_from():
 @needs_lab
 def test_the_code_is_that_of_the_rank_that_failed_first():
     with network(3) as built:
-        code, _, err = ran(built, [*SHELL, "sleep 0.$((9 - 4 * RANK)); exit $((40 + RANK))"])
+        code, _, err = ran(built, [*SHELL, "sleep $((20 - 10 * RANK)); exit $((40 + RANK))"])
         assert (code, err) == (42, ["gradwire lab: rank 2 of 3 ended with exit code 42; the others are stopped"])
         code, _, err = ran(built, [*SHELL, "[ $RANK = 0 ] || kill -SEGV $$; sleep 60"])
         assert (code, err) == (139, ["gradwire lab: rank 1 of 3 was ended by SIGSEGV; the others are stopped"])
@@ -72,12 +72,12 @@ def test_the_code_is_that_of_the_rank_that_failed_first():
 
 @needs_lab
 def test_a_time_out_ends_all_ranks_also_those_that_do_not_listen(monkeypatch):
-    monkeypatch.setattr("gradwire.lab.commands.STOP", 0.3)
+    monkeypatch.setattr("gradwire.lab.commands.STOP", 1.0)  # a busy machine needs as much to say no
     with network(2) as built:
         start = time.monotonic()
-        code, out, err = ran(built, [*SHELL, "trap 'echo no' TERM; while :; do sleep 0.05; done"], timeout=0.3)
+        code, out, err = ran(built, [*SHELL, "trap 'echo no' TERM; while :; do sleep 0.05; done"], timeout=1)
         assert time.monotonic() - start < 20
-    assert (code, err[0]) == (124, "gradwire lab: the time of 0.3 s was up; rank 0, 1 still ran")
+    assert (code, err[0]) == (124, "gradwire lab: the time of 1 s was up; rank 0, 1 still ran")
     assert out == ["[0] no", "[1] no"]
 
 
@@ -90,8 +90,8 @@ def test_what_a_rank_leaves_behind_ends_with_it_or_with_the_network():
         hosts = namespaces_of(host.keeper for host in built.hosts)
         assert soon(lambda: len(inside(hosts)) == 4)  # the keepers alone
         run(built, [sys.executable, "-S", "-c", LEAVE])
-        assert len(inside(hosts)) == 6
-        assert len(marked(os.getpid())) == 8
+        assert soon(lambda: len(inside(hosts)) == 6)  # and the two that left their rank
+        assert soon(lambda: len(marked(os.getpid())) == 8)  # and the two of the switch
     # `network` now waits until all of them have gone
 
 

@@ -14,6 +14,7 @@ from gradwire.perf.workload import AFTER, ANCHORS, OVERLAP, Exchange, Traces, Un
 from gradwire.tracing import ROUNDS, trace
 
 SMALL = "resnet20"  # every codec is traced anew on this one
+VARIANTS = [pytest.param(codec, marks=pytest.mark.sweep) for codec in workloads.VARIANTS]
 
 
 def test_all_of_the_catalogue_is_there():
@@ -27,7 +28,7 @@ def test_models_are_as_they_were(name):
     assert shipped().shape(name) == workloads.model_shape(name)
 
 
-@pytest.mark.parametrize("codec", [*codecs.names(), *workloads.VARIANTS])
+@pytest.mark.parametrize("codec", [*codecs.names(), *VARIANTS])
 def test_traces_are_as_they_were(codec):
     """After a change of what a codec or a strategy sends: make traces."""
     made = Traces(workloads.content(workloads.model_shape(SMALL), codec, workloads.strategies_of(codec), (2, 16)))
