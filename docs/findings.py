@@ -18,8 +18,8 @@ from gradwire.core.errors import GradwireError
 from gradwire.core.records import Record, load
 from gradwire.core.registry import to_spec
 from gradwire.perf import model as perf
-from gradwire.perf.simulated_buckets import buckets
 from gradwire.perf.clock import Modelled
+from gradwire.perf.simulated_buckets import buckets
 from gradwire.perf.spec import short
 from gradwire.perf.tta import Utility, slack, utility
 from gradwire.perf.workload import OVERLAP, Exchange, Unit, Workload, shipped

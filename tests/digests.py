@@ -5,6 +5,14 @@ is the hash of all bits, and eight projections of all results and of what is owe
 machine for codecs whose sums have a defined order. Where a machine's own order of sums shows (matrix products, torch's
 reductions), the projections are compared, to within rounding. All is computed by one thread: their number is a part of
 that order.
+
+The file was made before workers became rows and codecs got a fast form. Written anew since, and why:
+
+- natural, qsgd, lpc, terngrad, thc, qsparse, stochastic blockint: their rounding draws from `quick_words`
+  (tests/kernels/test_random.py); qsgd and lpc under error feedback also have a tighter bound, and lpc sends scales in
+  place of steps (tests/codecs/test_quantization.py: one bound for one quantiser).
+- powersgd: bases by Cholesky factors (tests/codecs/test_lowrank.py: bases span what QR's do); powersgd and gradzip:
+  products of all workers' matrices in one batch round otherwise.
 """
 
 from __future__ import annotations

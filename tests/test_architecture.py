@@ -89,7 +89,7 @@ OUTSIDE = {
     "subprocess": ["bench/*.py", "core/records.py", "lab/*.py"],
     "typer": ["cli/*.py", "cli/bench/*.py"],
     "rich": ["cli/*.py", "cli/bench/*.py"],
-    "numpy": ["kernels/*/cpu.py", "bench/data/*.py"],
+    "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "bench/data/*.py"],
     "matplotlib": ["report/*.py"],
 }
 # parts that must load without torch, but for the one file in which controllers meet tensors

@@ -16,6 +16,7 @@ PAGES = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/adaptive.md",
+    "docs/architecture.md",
     "docs/cli.md",
     "docs/codecs.md",
     "docs/encode.md",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 import gradwire
 from gradwire import checkpoint
 from gradwire.core.layout import Layout
+from gradwire.core.state import Slot, Store
 from gradwire.engine import Engine
 from lockstep import engines, step
 
@@ -143,6 +146,29 @@ def test_the_engine_says_what_is_wrong(options, message):
     with pytest.raises(gradwire.ConfigError) as caught:
         Engine("topk", **options)
     assert str(caught.value) == message
+
+
+def test_what_moves_to_another_slot_is_held_all_the_while(monkeypatch):
+    """One unit's thread fills its slot from that of older units while another's asks."""
+    store, begun, asked = Store(), threading.Event(), threading.Event()
+    layout = Layout.of([("a", (3,)), ("b", (2,))])
+    store.slot("kind", [layout], 5).turn(torch.ones(1, 5))
+    pieces = Slot.pieces
+
+    def slow(slot):
+        begun.set()
+        asked.wait(0.2)
+        return pieces(slot)
+
+    monkeypatch.setattr(Slot, "pieces", slow)
+    thread = threading.Thread(target=store.slot, args=("kind", [Layout(layout.segments[:1])], 3))
+    thread.start()
+    begun.wait(10)
+    held = store.holds("kind")
+    asked.set()
+    thread.join()
+    assert held
+    assert [(p.name, p.entry.tensor.tolist()) for p in store.loose("kind")] == [("b", [1.0, 1.0])]
 
 
 def test_rows_are_workers():

@@ -24,7 +24,8 @@ from gradwire.tracing import trace
 pytestmark = pytest.mark.dist
 
 BASE = Plan(task="shapes", codec="none", workers=2, batch=5, epochs=4, nmse_every=50)
-ACCORDION = "accordion(low='powersgd(rank=4)', high='powersgd(rank=1)', every=1, decay=0.5)"
+# rank 1 is left to other tests: products of a matrix and a vector round otherwise where several workers' are one call
+ACCORDION = "accordion(low='powersgd(rank=4)', high='powersgd(rank=2)', every=1, decay=0.5)"
 LARGER = "accordion_batch(codec='none', factor=2, eta=2.0, every=1, decay=0.5)"
 PAIRS = {
     "none": BASE,
@@ -131,7 +132,7 @@ def test_hundreds_of_steps_of_two_ranks_are_those_of_virtual_workers_bit_for_bit
         assert history.quality[-1] > max(20, history.quality[0])
         assert None not in history.nmse
     _, history, outcome = alone["accordion"]
-    assert {level for levels in history.levels for level in levels} == {"powersgd", "powersgd(rank=1)"}
+    assert {level for levels in history.levels for level in levels} == {"powersgd", "powersgd(rank=2)"}
     assert 0 < min(switch["epoch"] for switch in outcome["switches"]) < 3  # in the middle
 
 

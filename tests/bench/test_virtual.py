@@ -49,8 +49,8 @@ def test_a_task_is_learnt_with_and_without_compression():
 
 
 def test_workers_combine_what_they_gather_once_for_all(monkeypatch):
-    made, combine = [], TopK.combine
-    monkeypatch.setattr(TopK, "combine", lambda *given: made.append(1) or combine(*given))
+    made, combine = [], TopK.combine_to
+    monkeypatch.setattr(TopK, "combine_to", lambda *given: made.append(1) or combine(*given))
     trainer = finished(replace(BASE, codec="topk(ratio=0.05)", strategy="all_gather", epochs=1))
     assert trainer.cluster.workers > 1
     assert len(made) == trainer.history.rounds[-1]
@@ -258,5 +258,5 @@ def test_a_record_names_the_memory_that_runs_and_what_changes_the_course():
     plan = Plan(task="shapes", controller="accordion(low='none', high='topk')", patience=3)
     what = plan.what("made up")
     cluster = VirtualCluster(2, controller=plan.controller)
-    assert what["memory"] == to_spec(cluster.engines[0].memory) == "error_feedback"
+    assert what["memory"] == to_spec(cluster.engine.memory) == "error_feedback"
     assert (what["patience"], "evaluate_every" in what) == (3, False)

@@ -93,6 +93,15 @@ def largest(grads):
     return max((float(t.float().abs().max()) for ts in grads.values() for t in ts if t.numel()), default=0.0)
 
 
+def too_large_for_half(codec, workers, strategy, grads, step):
+    """Whether a result that half precision cannot hold is finite in single precision: 1/p times what is sent rarely."""
+    cluster = gradwire.VirtualCluster(workers, codec, strategy=strategy)
+    for _ in range(step + 1):
+        result = cluster.reduce({k: [t.float() for t in ts] for k, ts in grads.items()})
+    assert all(t.isfinite().all() for t in result.values())
+    return max(float(t.abs().max()) for t in result.values() if t.numel()) > HALF
+
+
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -100,12 +109,13 @@ def test_whatever_comes(name, data):
     codec, workers, strategy, grads = data.draw(cases(name))
     cluster = gradwire.VirtualCluster(workers, codec, strategy=strategy)
     ranks = Ranks(codec, workers, strategy=strategy)
-    for _ in range(2):
+    for step in range(2):
         result, apart = cluster.reduce(grads), agreed(ranks.reduce(grads))
         for key, tensors in grads.items():
             assert (result[key].shape, result[key].dtype) == (tensors[0].shape, tensors[0].dtype)
             assert same(result[key], apart[key]) or codec.family == "lowrank", "ranks apart have another result"
-            assert result[key].isfinite().all() or largest(grads) > HALF
+            fits = result[key].isfinite().all() or largest(grads) > HALF
+            assert fits or too_large_for_half(codec, workers, strategy, grads, step)
             if codec.traits.is_mean and not any(t.count_nonzero() for ts in grads.values() for t in ts):
                 assert not result[key].any()
     if codec.traits.fixed_size and codec.steady_from_step == 0:

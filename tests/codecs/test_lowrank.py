@@ -10,7 +10,7 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.lowrank._matrices import Batch, unit
+from gradwire.codecs.lowrank._matrices import Batch, orthonormal, unit
 from gradwire.codecs.lowrank.atomo import probabilities, summed
 from gradwire.codecs.lowrank.gradzip import regress
 from gradwire.core.state import Entry
@@ -334,3 +334,27 @@ def test_wrong_parameters_name_themselves(spec, message):
     with pytest.raises(gradwire.ConfigError) as caught:
         gradwire.codec(spec)
     assert str(caught.value) == message
+
+
+# -------------------------------------------------------------------- bases
+
+
+def test_bases_span_what_those_of_qr_do():
+    """All matrices at once, of several heights and ranks; the projection is the same, whatever the columns are."""
+    stacks = [normal(1, 3, 40, 4), 1e-20 * normal(1, 2, 7, 2, seed=1), 1e15 * normal(1, 1, 90, 4, seed=2)]
+    for found, stack in zip(orthonormal(stacks), stacks, strict=True):
+        wanted = torch.linalg.qr(stack.double()).Q
+        torch.testing.assert_close(found.double() @ found.double().mT, wanted @ wanted.mT, rtol=0, atol=1e-5)
+        one = torch.eye(stack.shape[-1], dtype=torch.float64)
+        grams = found.double().mT @ found.double()
+        torch.testing.assert_close(grams, one.expand(*stack.shape[:2], -1, -1), atol=1e-5, rtol=0)
+
+
+def test_a_base_of_columns_that_depend_on_each_other_spans_no_more_than_they_do():
+    column = normal(1, 1, 30, 1)
+    (found,) = orthonormal([torch.cat([column, 2 * column, 0 * column], 3)])
+    projected = found @ (found.mT @ column)
+    torch.testing.assert_close(projected, column, rtol=1e-4, atol=1e-5)
+    assert (found.mT @ found).diagonal(dim1=-2, dim2=-1).max() < 1 + 1e-5
+    (nothing,) = orthonormal([torch.zeros(1, 2, 5, 2)])
+    assert (nothing == 0).all()

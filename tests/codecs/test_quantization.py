@@ -391,3 +391,35 @@ def test_inceptionn_rows_have_their_own_lengths():
         torch.testing.assert_close(codec.decode(alone, 50, rng())[0], out[i], equal_nan=True, rtol=0, atol=0)
     assert not payload.data[0, payload.lengths[0] :].any()
     torch.testing.assert_close(out[3], x[3], equal_nan=True)  # what is not finite comes back as it is
+
+
+# -------------------------------------------------------------------- one bound for one quantiser
+
+
+@pytest.mark.parametrize("levels, block", [(7, 128), (7, 512), (127, 2048), (1, 64)])
+def test_codecs_of_one_quantiser_claim_one_bound(levels, block):
+    """Stochastic block integers and QSGD give the same bytes, so they have the same variance."""
+    qsgd = gradwire.codec(f"qsgd(levels={levels}, block={block})")
+    bits = (2 * levels).bit_length()
+    others = [f"lpc(bits={bits}, block={block})"] if bits > 1 else []
+    others += [f"blockint(bits={bits}, block={block}, rounding='stochastic')"] if bits in (2, 4, 6, 8) else []
+    others += [f"terngrad(clip=None, block={block})"] if levels == 1 else []
+    for spec in others:
+        assert gradwire.codec(spec).traits.omega == pytest.approx(qsgd.traits.omega)
+
+
+def test_the_bound_is_attained():
+    """One large element, and all others a share of a step from zero: the measured variance is the claimed one."""
+    levels, block = 7, 512
+    codec = gradwire.codec(f"qsgd(levels={levels}, block={block})")
+    share = 1 / (1 + (1 + (block - 1) / levels**2) ** 0.5)
+    x = torch.full((400, block), share / levels)
+    x[:, 0] = 1.0
+    source = rng(3)
+    error = (codec.decode(codec.encode(x, source), block, source) - x).double().square().sum(1).mean()
+    assert float(error / x[0].double().square().sum()) == pytest.approx(codec.traits.omega, rel=0.03)
+
+
+def test_error_feedback_scales_default_qsgd_by_what_is_safe():
+    with pytest.warns(UserWarning, match=r"scaled by 1/\(1\+omega\) = 0\.457"):
+        gradwire.VirtualCluster(2, "qsgd", "error_feedback")

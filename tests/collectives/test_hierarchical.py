@@ -365,6 +365,18 @@ def test_small_tensors_of_many_units_go_to_different_ranks():
     assert [sum(rank) for rank in zip(*loads, strict=True)] == [100] * 3
 
 
+def test_owners_follow_the_order_in_which_units_are_announced():
+    """Ranks may begin the units of a step in different orders, and must cut them alike."""
+    units = [Layout.of([(f"w{i}", (10 + i, 3))]) for i in range(6)]
+    first, second = (engines(2, 2, "topk", compress="all")[0] for _ in range(2))
+    for engine, order in ((first, units), (second, units[::-1])):
+        for unit in units:
+            engine.announce(unit)
+        for unit in order:
+            next(engine.reduce(torch.ones(1, unit.numel), unit))
+    assert first.owners.parts == second.owners.parts
+
+
 # -------------------------------------------------------------------- what the engine adds
 
 

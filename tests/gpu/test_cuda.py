@@ -58,7 +58,9 @@ def test_words_of_one_launch_are_the_plain_ones(key, first):
     """Triton's words, where it is installed; blocks that fill a program, one more, and none."""
     device = torch.device("cuda")
     for blocks in (0, 1, 3, 511, 512, 513):
-        assert reference.block_words(key, first, blocks, device).equal(reference.plain_words(key, first, blocks, device))
+        assert reference.block_words(key, first, blocks, device).equal(
+            reference.plain_words(key, first, blocks, device)
+        )
     for offset in (1, 2, 3):
         stream = Stream((key,), (4 * first + offset,))
         assert words(stream, (1001,), device).cpu().equal(words(stream, (1001,), torch.device("cpu")))
@@ -107,6 +109,9 @@ def test_cuda_gives_what_the_cpu_gives(codec, strategy):
             assert b[name].device.type == "cuda"
             if codec.name in ILL_CONDITIONED:
                 assert b[name].isfinite().all()
+                continue
+            if getattr(codec, "rotates", False):  # one rounding that flips shows in every element of its chunk
+                assert (a[name] - b[name].cpu()).norm() < 0.05 * a[name].norm()
                 continue
             close = torch.isclose(a[name], b[name].cpu(), rtol=1e-3, atol=1e-5)
             # a sum that rounds otherwise may flip a selection or a rounding here and there

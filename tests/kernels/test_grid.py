@@ -20,6 +20,7 @@ from gradwire.kernels.grid import (
     decode_sum,
     encode,
     encode_own,
+    one_pass,
     reduce_and_encode,
     reference,
     usable,
@@ -68,11 +69,11 @@ def check_recoding(codes, x, rule, noise):
         stream, owed = each_its_own(noise, groups), x[:groups] * 0.1
         for error, decay, factor in [(None, 1.0, 1.0), (owed, 1.0, 1.0), (owed, 0.3, 0.7)]:
             kept = [Feedback(torch.full((groups, numel), 9.0), error, decay) for _ in range(2)]
-            mine = cpu.reduce_and_encode(*args, kept[0], stream, groups, factor)
+            mine = one_pass.reduce_and_encode(*args, kept[0], stream, groups, factor)
             assert same(mine, reference.reduce_and_encode(*args, kept[1], stream, groups, factor))
             assert same(kept[0].out, kept[1].out)
         nothing = None, stream, groups, 1.0
-        assert same(cpu.reduce_and_encode(*args, *nothing), reference.reduce_and_encode(*args, *nothing))
+        assert same(one_pass.reduce_and_encode(*args, *nothing), reference.reduce_and_encode(*args, *nothing))
 
 
 def test_nearest_by_hand():
@@ -175,7 +176,7 @@ def test_strides(levels):
         args = step, 512, levels, levels, 9003
         assert same(cpu.decode(d, *args), reference.decode(codes, *args))
         args = step, Rule(512, levels, levels), 9003, None, None, 1, 1.0
-        assert same(cpu.reduce_and_encode(d, *args), reference.reduce_and_encode(codes, *args))
+        assert same(one_pass.reduce_and_encode(d, *args), reference.reduce_and_encode(codes, *args))
 
 
 @pytest.mark.parametrize("noise", STREAMS, ids=str)

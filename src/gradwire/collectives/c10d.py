@@ -12,6 +12,7 @@ ways over one connection then, large rows take a quarter less in pairs (results/
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from gradwire.core.exchange import (
 )
 
 R = TypeVar("R")
+ROOMS = 256  # kept at most
 LARGE_ROW = 1 << 19  # bytes: below, gloo's own all-gather is quicker between two workers, too
 
 # torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
@@ -69,6 +71,8 @@ class ProcessGroupDriver:
     def run(self, program: Program[R]) -> R:
         """Drive `program` to its end and return its result."""
         answer: Any = None
+        for peers in self._peers.values():
+            peers.used = 0  # what the last program received is used up
         encoding, start = True, time.perf_counter()
         while True:
             try:
@@ -124,7 +128,21 @@ class _Peers:
         self.rank: int = dist.get_rank(group)
         self.workers: int = dist.get_world_size(group)
         self._pairs = dist.get_backend(group) == "gloo"
+        self._rooms: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
+        self.used = 0  # rooms, by the program that runs now
         self._tag = 0  # of the last exchange in pairs; all workers count alike
+
+    def _room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """Where to receive rows. Large rooms are kept for the next program: fresh pages cost more than the copy."""
+        if like.device.type != "cpu" or math.prod(shape) * like.element_size() < LARGE_ROW:
+            return like.new_empty(tuple(shape))
+        key = (self.used, torch.Size(shape), like.dtype)
+        self.used += 1
+        if key not in self._rooms:
+            if len(self._rooms) > ROOMS:
+                self._rooms.clear()
+            self._rooms[key] = like.new_empty(tuple(shape))
+        return self._rooms[key]
 
     def begin(self, exchange: Exchange) -> Callable[[], Any]:
         if isinstance(exchange, Reduction):
@@ -135,7 +153,7 @@ class _Peers:
             return self._variable(exchange)
         send = exchange.payload.data.contiguous()
         if isinstance(exchange, Gather):
-            receive = send.new_empty((self.workers, *send.shape[1:]))
+            receive = self._room(send, (self.workers, *send.shape[1:]))
             large = exchange.payload.nbytes >= LARGE_ROW
             if large and self._pairs and self.workers == 2 and send.device.type == "cpu":
                 swapped = self._finished(self._swap_in_pairs([send[0]] * 2, list(receive)), send, receive)
@@ -162,7 +180,7 @@ class _Peers:
 
     def _swap(self, send: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Callable[[], Tensor]:
         """Start to send the next `outgoing[r]` elements of a flat tensor to each worker r; the answer has theirs."""
-        receive = send.new_empty(sum(incoming))
+        receive = self._room(send, (sum(incoming),))
         if not self._pairs or send.device.type != "cpu":
             sizes = list(incoming), list(outgoing)
             works = [dist.all_to_all_single(receive, send, *sizes, group=self.group, async_op=True)]

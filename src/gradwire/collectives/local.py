@@ -81,7 +81,7 @@ def routed(route: Route) -> Payload:
             raise ExchangeFailed(f"worker {rank} expects a row from worker {source}, which sends to {route.to[source]}")
     data = route.payload.data
     sources = [rank if source is None else source for rank, source in enumerate(route.source)]
-    return Payload(data[sources])
+    return Payload(torch.stack([data[source] for source in sources]))  # an index would wait for the device
 
 
 def stack(payloads: list[Payload]) -> Payload:

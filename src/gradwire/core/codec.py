@@ -192,8 +192,7 @@ class Codec(ABC):
         multiplied by `factor`.
         """
         x = source.read() if feedback is None else feedback.compensated(source)
-        x = self.visible(x)
-        rows = padded(x, shards * shard).view(-1, shard)
+        rows = self.visible(padded(x, shards * shard).view(-1, shard))  # zeros behind the end hide nothing
         if feedback is None:
             return self.encode(rows, rng)
         payload, own = self.encode_own(rows, rng)
@@ -314,7 +313,7 @@ def reduce_and_encode(
     if factor != 1:
         mean = mean * factor
     if feedback is None:
-        return down.encode(mean, again)
+        return down.encode(down.visible(mean), again)
     return down.encode_from(Window.whole(mean), feedback, 1, numel, again, factor if down is up else 1.0)
 
 

@@ -64,6 +64,11 @@ class Random:
     ranks: tuple[int, ...] = (0,)
     offsets: tuple[int, ...] = (0,)
 
+    @property
+    def owner(self) -> str:
+        """Names unit and workers, for room that is theirs alone."""
+        return f"{self.unit}@{self.ranks[0]}"
+
     def shared(self, purpose: str) -> Stream:
         """Numbers that every worker draws alike, element by element."""
         return Stream((_digest(self.seed, self.step, self.unit, purpose),) * len(self.ranks), self.offsets)

@@ -1,7 +1,8 @@
 """Which implementation of a kernel runs: the compiled one for the CPU where Numba is installed, else plain torch.
 
 A kernel is a folder: `reference.py` defines it in plain torch, `cpu.py` has functions of the same names in Numba, and
-`run` chooses. On a GPU everything is plain torch but the random numbers, which Triton makes where it is installed.
+`run` chooses. Where there is one, `one_pass.py` has those that read and write gradients where they lie. On a GPU
+everything is plain torch but the random numbers, which Triton makes where it is installed.
 
 ``GRADWIRE_KERNELS=reference`` in the environment, or `plain_torch` in a program, chooses plain torch everywhere.
 """
@@ -38,7 +39,7 @@ def run(reference: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
     values = [*args, *kwargs.values()]
     if _NUMBA and not _plain and all(map(_on_host, values)):
-        compiled_one = getattr(compiled_twin(reference.__module__.rpartition(".")[0]), reference.__name__, None)
+        compiled_one = compiled_function(reference.__module__.rpartition(".")[0], reference.__name__)
         if compiled_one is not None and getattr(compiled_one, "accepts", _anything)(*args, **kwargs):
             found: R = compiled_one(*args, **kwargs)
             return found
@@ -56,9 +57,14 @@ def only(accepts: Callable[..., bool]) -> Callable[[Callable[P, R]], Callable[P,
 
 
 @cache
-def compiled_twin(kernel: str) -> Any:
-    """The `cpu` module of a kernel's package."""
-    return import_module(f"{kernel}.cpu")
+def compiled_function(kernel: str, name: str) -> Any:
+    """The compiled function `name` of a kernel's package, from `cpu.py` or `one_pass.py`; None if there is none."""
+    for module in ("cpu", "one_pass"):
+        if find_spec(f"{kernel}.{module}") is not None:
+            found = getattr(import_module(f"{kernel}.{module}"), name, None)
+            if found is not None:
+                return found
+    return None
 
 
 def compiled(*tensors: Tensor) -> bool:

@@ -9,10 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradwire.kernels.workspace import room
 
-def join(*parts: Tensor) -> Tensor:
-    """Put the (rows, …) parts side by side, byte by byte: (rows, bytes) uint8."""
-    return torch.cat([p.contiguous().view(torch.uint8) if p.numel() else _no_bytes(p) for p in parts], dim=1)
+
+def join(*parts: Tensor, owner: str = "") -> Tensor:
+    """Put the (rows, …) parts side by side, byte by byte: (rows, bytes) uint8; in the room of an `owner` if named."""
+    each = [p.contiguous().view(torch.uint8) if p.numel() else _no_bytes(p) for p in parts]
+    if not owner or each[0].device.type != "cpu":
+        return torch.cat(each, dim=1)
+    shape = (each[0].shape[0], sum(p.shape[1] for p in each))
+    return torch.cat(each, dim=1, out=room(owner, "payload", shape, torch.uint8))
 
 
 def take(data: Tensor, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, int]:

@@ -62,8 +62,8 @@ class FP16(Codec):
         if feedback is not None or self.scale != 1 or len(source.spans) != 1 or source.buffer.device.type != "cpu":
             return super().encode_part(source, feedback, share, rng, factor)
         x = source.parts[0]
-        half = room(rng.unit, "half", x.shape, torch.float16)
-        piece = room(rng.unit, "piece", (CHUNK,), torch.float32)
+        half = room(rng.owner, "half", x.shape, torch.float16)
+        piece = room(rng.owner, "piece", (CHUNK,), torch.float32)
         for row, out in zip(x, half, strict=True):
             for start in range(0, x.shape[1], CHUNK):  # the product stays in the cache
                 part = row[start : start + CHUNK]

@@ -92,7 +92,7 @@ def products(
 def starts(batches: Sequence[Batch], ctx: Context, device: torch.device, *, warm: bool = True) -> list[Tensor]:
     """The right factors to begin with, by batch: (members, width, rank)."""
     names = ctx.layout.names
-    return [revived(torch.stack([_start(names[i], b, ctx, device, warm) for i in b.members])) for b in batches]
+    return [torch.stack([_start(names[i], b, ctx, device, warm) for i in b.members]) for b in batches]
 
 
 def _start(name: str, batch: Batch, ctx: Context, device: torch.device, warm: bool) -> Tensor:
@@ -105,10 +105,19 @@ def _start(name: str, batch: Batch, ctx: Context, device: torch.device, warm: bo
 
 
 def revived(factors: Tensor) -> Tensor:
-    """The factors, with a fixed dense one in place of each that is zero: from zero, no gradient would lead away."""
-    width, rank = factors.shape[-2:]
-    places, waves = (torch.arange(1.0, n + 1, device=factors.device) for n in (width, rank))
-    return torch.where(factors.abs().amax((-2, -1), keepdim=True) == 0, torch.outer(places, waves).cos(), factors)
+    """Factors scaled to a largest magnitude of 1, so that no product leaves the range.
+
+    A fixed dense one takes the place of each that is zero: from zero, no gradient would lead away.
+    """
+    largest = factors.abs().amax((-2, -1), keepdim=True)
+    return torch.where(largest == 0, _dense(*factors.shape[-2:], factors.device), factors / largest)
+
+
+@lru_cache(maxsize=256)
+def _dense(width: int, rank: int, device: torch.device) -> Tensor:
+    """A factor without zeros, whose largest magnitude is 1."""
+    places, waves = (torch.arange(1.0, n + 1, device=device) for n in (width, rank))
+    return unit(torch.outer(places, waves).cos())
 
 
 def keep(batches: Sequence[Batch], factors: Sequence[Tensor], ctx: Context) -> None:
@@ -212,7 +221,7 @@ class Alternation:
             target.at(offsets[i], offsets[i] + sizes[i]).copy_(mean)
             if feedback is not None:
                 feedback.out[:, offsets[i] : offsets[i] + sizes[i]] = 0.0
-        return torch.stack([nonfinite_flag(t) for t in [*bases, *factors, *means]]).sum()
+        return nonfinite_flag(torch.cat([t.flatten() for t in [*bases, *factors, *means]]))
 
     def _factors(
         self, x: Tensor, ctx: Context

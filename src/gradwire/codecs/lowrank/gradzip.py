@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import Alternation, uncompressed, unit
+from gradwire.codecs.lowrank._matrices import Alternation, revived, uncompressed, unit
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.registry import Check
 
@@ -67,7 +67,7 @@ class GradZip(Codec):
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
         rounds = Alternation(
-            turned=lambda r: regress(unit(r), self.ridge),
+            turned=lambda r: regress(revived(r), self.ridge),
             bases=lambda stacks: [unit(p) for p in stacks],
             dual=lambda p: regress(p, self.ridge),
             rank=self.rank,

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import Alternation, orthonormal, uncompressed, unit
+from gradwire.codecs.lowrank._matrices import Alternation, orthonormal, revived, uncompressed
 from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, register
 from gradwire.core.exchange import Program
 from gradwire.core.registry import Check
@@ -84,7 +84,7 @@ class PowerSGD(Codec):
     @property
     def _rounds(self) -> Alternation:
         return Alternation(
-            turned=unit,
+            turned=revived,
             bases=orthonormal,
             dual=lambda p: p,
             rank=self.rank,

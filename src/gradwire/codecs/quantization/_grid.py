@@ -80,7 +80,8 @@ class GridCodec(Codec):
         if self.rotates or not self.scales_by_rule or not one_pass(source, feedback):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
         rule, noise = self.rule(shard), self.noise(rng)
-        return Payload(rows.join(*grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.unit)))
+        parts = grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.owner)
+        return Payload(rows.join(*parts, owner=rng.owner))
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
         if self.rotates or not one_pass(target):
@@ -111,7 +112,7 @@ class GridCodec(Codec):
         scales, codes = self.read(payload, numel)
         rule, noise = self.rule(numel), self.noise(down)
         codes, scales = grid.reduce_and_encode(codes, scales, rule, numel, feedback, noise, groups, factor)
-        return Payload(rows.join(scales, codes))
+        return Payload(rows.join(scales, codes, owner=down.owner))
 
 
 def turn_rows(transform: Callable[..., Tensor], x: Tensor, size: int, numel: int, signs: Stream) -> Tensor:

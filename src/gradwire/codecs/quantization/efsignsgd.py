@@ -85,8 +85,8 @@ class EFSignSGD(Codec):
     ) -> Payload:
         if not one_pass(source, feedback):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        parts = signs.encode_scaled_from(source, feedback, shards, shard, self.block, factor, rng.unit)
-        return Payload(rows.join(*parts))
+        parts = signs.encode_scaled_from(source, feedback, shards, shard, self.block, factor, rng.owner)
+        return Payload(rows.join(*parts, owner=rng.owner))
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
         if not one_pass(target):

@@ -61,7 +61,7 @@ class SignSGD(Codec):
     ) -> Payload:
         if feedback is not None or not one_pass(source):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        positive, bad = signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.unit)
+        positive, bad = signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.owner)
         return Payload(rows.join(positive, bad.to(torch.uint8)))
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:

@@ -161,11 +161,11 @@ class THC(GridCodec):
         """Sums that are clamped at every hop, (1, coded). Shard r starts at worker r and ends, complete, at r − 1."""
         n, top, shard = ctx.workers, self.levels, -(-coded // ctx.workers)
         parts = F.pad(self._signed(codes, coded), (0, n * shard - coded)).view(-1, n, shard)
-        here, to, source = range(len(ctx.ranks)), *(tuple((r + d) % n for r in ctx.ranks) for d in (1, -1))
-        part = parts[here, list(ctx.ranks)]
+        to, source = (tuple((r + d) % n for r in ctx.ranks) for d in (1, -1))
+        part = torch.stack([parts[i, r] for i, r in enumerate(ctx.ranks)])
         for hop in range(1, n):
             there = yield Route(Payload(pack(part + top, self.bits)), to, source)
-            added = parts[here, [(r - hop) % n for r in ctx.ranks]]
+            added = torch.stack([parts[i, (r - hop) % n] for i, r in enumerate(ctx.ranks)])
             part = (self._signed(there.data, shard) + added).clamp_(-top, top)
         # not a relay: the codes that a worker added last go out with it for the first time
         done = yield Gather(Payload(pack(part + top, self.bits)))

@@ -140,8 +140,8 @@ class GTopK(Codec):
 
 
 def _mask(which: list[bool], device: torch.device) -> Tensor:
-    """(rows, 1)."""
-    return torch.tensor(which, device=device)[:, None]
+    """(rows, 1), without a wait for the device."""
+    return torch.tensor(which)[:, None].to(device, non_blocking=True)
 
 
 def _chosen(which: Tensor, a: Sparse, b: Sparse) -> Sparse:

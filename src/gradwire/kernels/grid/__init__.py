@@ -20,7 +20,7 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import bitpack, trits
-from gradwire.kernels.backend import compiled_twin, run
+from gradwire.kernels.backend import compiled_function, run
 from gradwire.kernels.grid import reference
 from gradwire.kernels.grid.reference import Rule as Rule
 
@@ -134,7 +134,7 @@ def encode_from(
 
     Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
     """
-    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_from(
+    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_from")(
         source, feedback, shards, shard, rule, noise, factor, owner
     )
     return found
@@ -142,9 +142,9 @@ def encode_from(
 
 def decode_to(data: Tensor, scales: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> None:
     """`decode_by` of rows that are the shards of one vector, times `factor`, into a `one_pass` window."""
-    compiled_twin(__name__).decode_to(data, scales, rule, shard, target, factor)
+    compiled_function(__name__, "decode_to")(data, scales, rule, shard, target, factor)
 
 
 def combine_to(data: Tensor, scales: Tensor, rule: Rule, target: Window, factor: float) -> None:
     """`combine_by` of one group, times `factor`, into a `one_pass` window."""
-    compiled_twin(__name__).combine_to(data, scales, rule, target, factor)
+    compiled_function(__name__, "combine_to")(data, scales, rule, target, factor)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import compiled_twin, run
+from gradwire.kernels.backend import compiled_function, run
 from gradwire.kernels.signs import reference
 
 
@@ -26,7 +26,7 @@ def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
 
 def encode_or_toss_from(source: Window, shards: int, shard: int, stream: Stream, owner: str) -> tuple[Tensor, Tensor]:
     """`encode_or_toss` of gradients where they lie, for `one_pass` windows: `shards` rows for each worker."""
-    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_or_toss_from(
+    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_or_toss_from")(
         source, None, shards, shard, stream, owner
     )
     return found
@@ -78,7 +78,7 @@ def encode_scaled_from(
 
     Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
     """
-    found: tuple[Tensor, Tensor] = compiled_twin(__name__).encode_scaled_from(
+    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_scaled_from")(
         source, feedback, shards, shard, block, factor, owner
     )
     return found
@@ -86,12 +86,12 @@ def encode_scaled_from(
 
 def decode_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
     """`decode` of rows that are the shards of one vector, times `factor`, where they belong in a `one_pass` window."""
-    compiled_twin(__name__).decode_to(data, minus, plus, block, shard, target, factor)
+    compiled_function(__name__, "decode_to")(data, minus, plus, block, shard, target, factor)
 
 
 def combine_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, target: Window, factor: float) -> None:
     """The mean of the decoded rows, times `factor`, where it belongs in a `one_pass` window."""
-    compiled_twin(__name__).combine_to(data, minus, plus, block, target, factor)
+    compiled_function(__name__, "combine_to")(data, minus, plus, block, target, factor)
 
 
 def vote(data: Tensor, ties: Tensor, groups: int = 1) -> Tensor:
