@@ -8,17 +8,14 @@ exchanges, that any driver can carry out:
 2. ask the memory what it adds;
 3. let the codec reduce the rest over the workers, from where it lies to where it belongs.
 
-Under the strategy `hierarchical` this happens between nodes, for each share of the unit by the workers that own it:
-see `collectives.hierarchical` for what happens before and after.
-
-A program changes nothing in the engine. What the units of a step return is committed by `finish_step`, and only if all
-results are finite: a step that a loss scaler will skip leaves the memories as they were.
+Under `hierarchical` this happens between nodes, for each share of the unit by the workers that own it. A program
+changes nothing in the engine. What the units of a step return is committed by `finish_step`, and only if all results
+are finite: a step that a loss scaler will skip leaves the memories as they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,17 +30,7 @@ from gradwire.core.state import Transaction
 from gradwire.core.window import Window, total
 from gradwire.memory.base import Memory
 from gradwire.setup import SetUp, moved
-from gradwire.unit import UnitPart, squares_of, used_here
-
-
-@dataclass(frozen=True, eq=False)
-class UnitResult:
-    """What a unit's program returns: the mean, and what `finish_step` needs."""
-
-    out: Tensor  # (1, total)
-    flag: Tensor  # 0 where all of it is finite, else NaN
-    squares: Tensor | None  # of error and exact mean, where they were measured
-    writes: tuple[Transaction, ...]
+from gradwire.unit import UnitPart, UnitResult, squares_of, used_here
 
 
 class Engine(SetUp):
@@ -154,7 +141,7 @@ class Engine(SetUp):
             UnitPart(
                 fitted,
                 self.memory,
-                self._context(layout, index, writes, fitted.codec, Window(x.buffer, where)),
+                self.context(layout, index, writes, fitted.codec, Window(x.buffer, where)),
                 Window(x.buffer, where, x.scratch),
                 Window(out, where),
             )
@@ -176,13 +163,13 @@ class Engine(SetUp):
             for part in parts:
                 part.hold_unused(anybody)
         if unit.rest.segments:
-            ctx = self._context(unit.rest, index, writes, None, rest)
+            ctx = self.context(unit.rest, index, writes, None, rest)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
             Window(out, unit.rest_spans).write_(mean)
             results.append(nonfinite_flag(mean))
         return total(results, out), torch.stack(pairs).sum(0) if pairs else None
 
-    def _context(self, layout: Layout, index: int, writes: Transaction, codec: Codec | None, source: Window) -> Context:
+    def context(self, layout: Layout, index: int, writes: Transaction, codec: Codec | None, source: Window) -> Context:
         group = self.groups[index]
         strategy = None if codec is None else self.strategy_for(layout, codec)
         return Context(
@@ -237,10 +224,7 @@ class Engine(SetUp):
         return int(self._skipped)
 
     def nmse(self, *, forget: bool = False) -> float | None:
-        """Normalised squared error of all measured results against the exact mean of what the codecs were given.
-
-        With `forget` the next answer is about the steps from here on.
-        """
+        """Normalised squared error of all measured results against the exact mean; `forget` starts anew."""
         error, norm = self._squares.tolist()
         if forget:
             self._squares = torch.zeros(2)

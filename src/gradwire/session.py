@@ -17,6 +17,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,8 +35,10 @@ from gradwire.core.errors import ExchangeFailed
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
-from gradwire.engine import Engine, UnitResult
+from gradwire.engine import Engine
 from gradwire.memory.base import ERROR
+from gradwire.sharded import reduce_scatter
+from gradwire.unit import UnitResult
 
 R = TypeVar("R")
 
@@ -79,22 +82,44 @@ class Session:
 
     def reduce(
         self, x: Tensor, layout: Layout, out: Tensor | None = None, then: Callable[[Tensor], None] = lambda out: None
-    ) -> None:
+    ) -> Future[Tensor]:
         """Reduce a unit, the flat gradient `x`, to its mean over the ranks.
 
-        The mean is written to `out`, which may be `x` itself. `then` is called with it, on the lane's thread.
+        The mean is written to `out`, which may be `x` itself, and is the future's result. `then` is called with it
+        before, on the lane's thread.
         """
         target = torch.empty_like(x) if out is None else out
         self.engine.announce(layout)
-        lane = self._lanes[self._units % len(self._lanes)]
-        lane.executor.submit(partial(self._reduce, self._units, x, layout, target, then))
-        self._units += 1
+        scratch = target.data_ptr() == x.data_ptr()
+        program = self.engine.reduce(x[None], layout, target[None], scratch=scratch)
+        return self._submit(program, target, then)
 
-    def _reduce(self, unit: int, x: Tensor, layout: Layout, out: Tensor, then: Callable[[Tensor], None]) -> None:
-        scratch = out.data_ptr() == x.data_ptr()
-        driver = self._drivers[unit % len(self._drivers)]
-        self._results[unit] = driver.run(self.engine.reduce(x[None], layout, out[None], scratch=scratch))
-        then(out)
+    def reduce_scatter(self, x: Tensor, layout: Layout, out: Tensor) -> Future[Tensor]:
+        """Reduce the flat gradient `x`, equal shards for all ranks, and leave the own shard of the mean in `out`."""
+        return self._submit(reduce_scatter(self.engine, x[None], layout, out[None]), out, lambda out: None)
+
+    def _submit(self, program: Program[UnitResult], out: Tensor, then: Callable[[Tensor], None]) -> Future[Tensor]:
+        future: Future[Tensor] = Future()
+        lane = self._lanes[self._units % len(self._lanes)]
+        lane.executor.submit(partial(self._run_unit, self._units, program, out, then, future))
+        self._units += 1
+        return future
+
+    def _run_unit(
+        self,
+        unit: int,
+        program: Program[UnitResult],
+        out: Tensor,
+        then: Callable[[Tensor], None],
+        future: Future[Tensor],
+    ) -> None:
+        try:
+            self._results[unit] = self._drivers[unit % len(self._drivers)].run(program)
+            then(out)
+        except BaseException as problem:
+            future.set_exception(problem)
+            raise
+        future.set_result(out)
 
     def commit(self, then: Callable[[], None] = lambda: None) -> None:
         """All units of the step are handed in: keep what the memories shall keep, then call `then`."""

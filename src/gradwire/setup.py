@@ -115,6 +115,13 @@ class SetUp:
         parts = tuple((f, layout, spans(split.whole, layout)) for f, layout in self._by_codec(split.picked))
         return Unit(split.whole, parts, split.rest, spans(split.whole, split.rest))
 
+    def fitted(self, layout: Layout) -> FittedCodec:
+        """The one codec that all tensors of `layout` have."""
+        found = self._by_codec(layout)
+        if len(found) != 1:
+            raise ConfigError("gradwire: a controller gave the tensors of one unit several codecs")
+        return found[0][0]
+
     def _by_codec(self, picked: Layout) -> list[tuple[FittedCodec, Layout]]:
         """The tensors of each codec, in the unit's order."""
         if self.steering is None:

@@ -16,6 +16,7 @@ from gradwire.collectives.choose import check
 from gradwire.core.codec import Carrier, Codec, Context, codecs
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
+from gradwire.core.state import Transaction
 from gradwire.core.window import Feedback, Spans, Window
 from gradwire.memory.base import Memory
 from gradwire.memory.none import NoMemory
@@ -46,6 +47,16 @@ class Unit:
     parts: tuple[tuple[FittedCodec, Layout, Spans], ...]  # what each codec gets
     rest: Layout
     rest_spans: Spans
+
+
+@dataclass(frozen=True, eq=False)
+class UnitResult:
+    """What a unit's program returns: the mean, and what `finish_step` needs."""
+
+    out: Tensor  # (1, total)
+    flag: Tensor  # 0 where all of it is finite, else NaN
+    squares: Tensor | None  # of error and exact mean, where they were measured
+    writes: tuple[Transaction, ...]
 
 
 @dataclass

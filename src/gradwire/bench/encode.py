@@ -31,9 +31,10 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.records import Quantiles, Record, quantile
 from gradwire.core.registry import Check
-from gradwire.engine import Engine, UnitResult
+from gradwire.engine import Engine
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
+from gradwire.unit import UnitResult
 
 KIND = "encode"
 PHASES = ("encode", "reduce", "decode")

@@ -33,8 +33,9 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
-from gradwire.integrations.ddp import MODES, Handle, attach
+from gradwire.integrations.ddp import Handle, attach
 from gradwire.lab.network import interface_bytes
+from gradwire.perf.model import MODES
 from gradwire.tracing import trace
 
 KIND = "step"

@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from torch import Tensor
+
 from gradwire.core.codec import Carrier, Codec, Combine, Context, Flag, codecs, reduce_and_encode, strategies
 from gradwire.core.errors import Incompatible
-from gradwire.core.exchange import Gather, Payload, Program, Scatter
+from gradwire.core.exchange import Gather, Payload, Program, Scatter, Sum
 from gradwire.core.layout import Layout
+from gradwire.core.random import Random
 from gradwire.core.state import Slot, Store
 from gradwire.core.window import Feedback, Window
 
@@ -48,9 +51,8 @@ class ScatterReduceGather(Carrier):
     def reduce(
         self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
     ) -> Program[Flag]:
-        n, shard = ctx.workers, shard_length(codec, source.numel, ctx.workers)
-        up = codec.encode_from(source, feedback, n, shard, ctx.rng)
-        received = yield Scatter(up, n)
+        shard = shard_length(codec, source.numel, ctx.workers)
+        received = yield Scatter(codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng), ctx.workers)
         result = self._owned(codec, received, shard, ctx)
         rows = yield Gather(result, relay=True)
         down = self._down or codec
@@ -58,10 +60,8 @@ class ScatterReduceGather(Carrier):
 
     def _owned(self, codec: Codec, received: Payload, shard: int, ctx: Context) -> Payload:
         """What the workers of this process make of the shards that they own."""
-        n, lows = ctx.workers, [rank * shard for rank in ctx.ranks]
-        senders = ctx.rng.of([i for _ in lows for i in range(n)], [low for low in lows for _ in range(n)])
-        again = ctx.rng.fold("down").at(*lows)
-        feedback, slot = None, self.owner_slot(codec, ctx.layout, ctx.ranks, n, ctx.state.store)
+        senders, again = _senders(ctx, shard), ctx.rng.fold("down").at(*[rank * shard for rank in ctx.ranks])
+        feedback, slot = None, self.owner_slot(codec, ctx.layout, ctx.ranks, ctx.workers, ctx.state.store)
         if slot is not None and (ctx.owner_memory if self.owner_memory is None else self.owner_memory):
             out = ctx.state.write(slot, slot.spare(received.data.device))
             feedback = Feedback(out, slot.current, ctx.rescale)
@@ -85,6 +85,26 @@ class ScatterReduceGather(Carrier):
         shard = shard_length(codec, layout.numel, workers)
         held = [layout.cut(rank * shard, (rank + 1) * shard) for rank in ranks]
         return store.slot(OWNER_ERROR, held, shard) if any(piece.numel for piece in held) else None
+
+
+def scattered(
+    codec: Codec, source: Window, shard: int, out: Tensor, feedback: Feedback | None, ctx: Context
+) -> Program[Flag]:
+    """The first leg alone: each worker gets the mean of its own shard, in full precision, in its row of `out`.
+
+    The flag that comes back is all workers'.
+    """
+    received = yield Scatter(codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng), ctx.workers)
+    mean = codec.combine(received, shard, _senders(ctx, shard), len(ctx.ranks))
+    out.copy_(mean)
+    flags: Tensor = yield Sum((mean * 0).sum(1, keepdim=True))
+    return flags[0, 0]
+
+
+def _senders(ctx: Context, shard: int) -> Random:
+    """The source for the rows that the owners here received: one of each worker for each owner's shard."""
+    lows = [rank * shard for rank in ctx.ranks for _ in range(ctx.workers)]
+    return ctx.rng.of([i for _ in ctx.ranks for i in range(ctx.workers)], lows)
 
 
 def shard_length(codec: Codec, numel: int, workers: int) -> int:

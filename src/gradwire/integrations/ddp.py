@@ -2,11 +2,9 @@
 
     handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")
 
-DDP hands over one bucket at a time. In mode ``"overlap"`` each bucket is a unit of compression and is reduced while
-the backward pass goes on; in mode ``"after_backward"`` the whole gradient is one unit, reduced at the end. Results are
-written where DDP reads them. See `integrations.ddp_units` for the units and `session` for what reduces them.
-
-Note: no `from __future__ import annotations` here, DDP wants to see the real annotation of `bucket`.
+DDP hands over one bucket at a time. See `ddp_units` for how buckets become units of compression, and `session` for what
+reduces them. Results are written where DDP reads them. (No `from __future__ import annotations` here: DDP wants to see
+the real annotation of `bucket`.)
 """
 
 import weakref
@@ -31,8 +29,6 @@ from gradwire.integrations.ddp_units import Units
 from gradwire.integrations.parameters import check_model, reduced_parameters
 from gradwire.memory.base import Memory
 from gradwire.session import Session, warn_if_idle
-
-MODES = ("overlap", "after_backward")
 
 
 def attach(
@@ -72,7 +68,7 @@ def attach(
             f"attach: the model must be wrapped in DistributedDataParallel, got {type(model).__name__}. "
             "Wrap it first: model = DistributedDataParallel(model)."
         )
-    if mode not in MODES:
+    if mode not in ("overlap", "after_backward"):
         raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
     slot = _slot(model)
     check_model(model)
@@ -123,9 +119,8 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
         )
     if state.handle is not None:
         return state.handle._on_bucket(bucket)
-    group = model.process_group
-    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(group))  # detached: what DDP does by itself
-    work = dist.all_reduce(mean, group=group, async_op=True)
+    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(model.process_group))  # what DDP does by itself
+    work = dist.all_reduce(mean, group=model.process_group, async_op=True)
     return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
 
 
@@ -153,7 +148,7 @@ class Handle:
         engine.begin(Layout.of(self._shapes.items()))
         self._rate = 0.0  # of the last step
         warn_if_idle(engine, "gradients pass through uncompressed", stacklevel=3)
-        device = next(p.device for p in parameters.values())
+        device = next(iter(parameters.values())).device
         self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}")
         self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
 
@@ -213,10 +208,10 @@ class Handle:
         self.engine.observe(kind, {name: tensor[None] for name, tensor in values.items()})
 
     def end_epoch(self, learning_rate: float | None = None, next_learning_rate: float | None = None) -> Settings:
-        """Let the controller decide on the next epoch, alike on all ranks, which must all call this.
+        """Let the controller decide on the next epoch. All ranks must call this, once the next rate is set.
 
-        Call it when the scheduler has set the next epoch's learning rate. The rates are those of the last step and of
-        the optimizer now; pass the schedule's own where a controller's `rate_factor` is in the optimizer's.
+        The rates are those of the last step and of the optimizer now; pass the schedule's own where a controller's
+        `rate_factor` is in the optimizer's.
         """
         return self._session.end_epoch(
             self._rate if learning_rate is None else learning_rate,
@@ -230,9 +225,8 @@ class Handle:
     def detach(self) -> None:
         """Back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
         model = self._model()
-        slot = None if model is None else _slots.get(model)
-        if slot is not None and slot.handle is self:
-            slot.handle = None
+        if model is not None and _slots[model].handle is self:
+            _slots[model].handle = None
 
 
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
