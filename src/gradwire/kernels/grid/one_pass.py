@@ -13,7 +13,7 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack_codes, unpack_codes
-from gradwire.kernels.blockwise.cpu import WIDTH, average, fold_room, folded
+from gradwire.kernels.blockwise.cpu import WIDTH, average, fold_room, folded, largest
 from gradwire.kernels.grid.cpu import (
     Noise,
     RuleArray,
@@ -38,10 +38,7 @@ def _scale(a: np.ndarray, block: int, high: int, clip: Any, sigma: Any, scales: 
     """The scale of each block: see `Rule`."""
     least, bits, best = np.float32(SMALLEST * high), a.view(np.uint32), scales.view(np.uint32)
     for i in range(scales.size):
-        top = np.uint32(0)
-        for j in range(np.uint64(i * block), np.uint64(min((i + 1) * block, a.size))):
-            top = max(top, bits[j] & np.uint32(0x7FFFFFFF))
-        best[i] = top
+        best[i] = largest(bits[i * block : (i + 1) * block])
         scale = scales[i] * clip
         scale = least if scale < least else scale
         if sigma > np.float32(0):
