@@ -158,8 +158,7 @@ class Handle:
         if self._session.alone:
             return self._keep(bucket)
         self._session.raise_error()
-        model = self._model()
-        if model is not None and model.process_group is not self._group:
+        if (model := self._model()) is not None and model.process_group is not self._group:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
         if self._units.empty:
             self._begin_step()
@@ -196,12 +195,12 @@ class Handle:
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
-        for one in [state] if isinstance(state, Mapping) else state:
+        states = [state] if isinstance(state, Mapping) else state
+        for one in states:
             check_names(one, self._shapes)
         self._session.load_state_dict(state)
-        first = state if isinstance(state, Mapping) else state[0]
-        self._rate = first.get("rate", 0.0)
-        self._units.restore(tuple(tuple(unit) for unit in first.get("plan", ())))
+        self._rate = states[0].get("rate", 0.0)
+        self._units.restore(tuple(tuple(unit) for unit in states[0].get("plan", ())))
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
