@@ -49,6 +49,13 @@ class Layout:
     def sizes(self) -> tuple[int, ...]:
         return tuple(s.numel for s in self.segments)
 
+    def __hash__(self) -> int:
+        return self._hash  # layouts are keys on the hot path, and have many segments
+
+    @cached_property
+    def _hash(self) -> int:
+        return int(self.id, 16)  # the same in every process, so that a layout may be sent to another
+
     @cached_property
     def numel(self) -> int:
         return sum(self.sizes)

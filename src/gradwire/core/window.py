@@ -115,12 +115,6 @@ class Feedback:
             at = place.stop
         return self.out
 
-    def carried(self) -> Tensor | None:
-        """decay·error, or None."""
-        if self.error is None or (isinstance(self.decay, float) and self.decay == 1):
-            return self.error
-        return self.error * self.decay
-
     def keep(self, own: Tensor) -> None:
         """Take what was sent, (rows, numel), off the compensated gradient in `out`."""
         if self.momentum is not None:

@@ -47,6 +47,7 @@ class Units:
         self.plan: Plan = ()
         self._restored: Plan | None = None
         self._first_bucket: tuple[str, ...] | None = None  # since a plan was restored
+        self._layouts: dict[tuple[int, ...], Layout] = {}
         self._buckets: list[Bucket] = []
         self._where: dict[str, tuple[Bucket, Tensor]] = {}
         self._launched: list[tuple[str, ...]] = []
@@ -57,8 +58,11 @@ class Units:
         return not self._buckets
 
     def layout(self, bucket: GradBucket) -> Layout:
-        """The parameters of a bucket."""
-        return Layout.of(self._named[id(p)] for p in bucket.parameters())
+        """The parameters of a bucket: the same object in every step."""
+        key = tuple(id(p) for p in bucket.parameters())
+        if key not in self._layouts:
+            self._layouts[key] = Layout.of(self._named[i] for i in key)
+        return self._layouts[key]
 
     def restore(self, plan: Plan) -> None:
         """Continue with the units of a saved run, if they are of this model."""
