@@ -1,5 +1,6 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
-# `make test` leaves out. All work on a fresh clone.
+# `make test` leaves out. make docs: write the generated pages, and the documentation to site/. All work on a fresh
+# clone.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -19,8 +20,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: setup
+docs: .venv/docs-ready
 	$(BIN)/python docs/render.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 traces: setup
 	$(BIN)/python docs/traces.py
@@ -40,8 +42,12 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+.venv/docs-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean-kernels:
 	find src -name '*.nb?' -delete
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

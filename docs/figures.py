@@ -11,19 +11,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradwire.perf.clock import Times
-from gradwire.perf.spec import same, short
-from gradwire.perf.training import Run
-from gradwire.perf.tta import Group, utility
-from gradwire.report import accuracy
-from gradwire.report.chart import Chart, Picture
-from gradwire.report.export import csv_text
-from gradwire.report.plots import draw
-from gradwire.reproduce import accordion
-from gradwire.reproduce.finding import Evidence, Trained
-from gradwire.reproduce.findings import accordion as of_accordion
-from gradwire.reproduce.findings import mixed
-from gradwire.reproduce.throughput import BASELINES, BERT, POWERSGD, SETTINGS, THC, TOPK, TOPKC, VGG19, Setting
+from gradwire.laboratory.report import accuracy
+from gradwire.laboratory.report.chart import Chart, Picture
+from gradwire.laboratory.report.export import csv_text
+from gradwire.laboratory.report.plots import draw
+from gradwire.laboratory.reproduce import accordion
+from gradwire.laboratory.reproduce.finding import Evidence, Trained
+from gradwire.laboratory.reproduce.findings import accordion as of_accordion
+from gradwire.laboratory.reproduce.findings import mixed
+from gradwire.laboratory.reproduce.throughput import (
+    BASELINES,
+    BERT,
+    POWERSGD,
+    SETTINGS,
+    THC,
+    TOPK,
+    TOPKC,
+    VGG19,
+    Setting,
+)
+from gradwire.planner.clock import Times
+from gradwire.planner.spec import same, short
+from gradwire.planner.training import Run
+from gradwire.planner.tta import Group, utility
 
 THROUGHPUT = {
     "topkc": ("Figure 1", (*TOPK, *TOPKC)),

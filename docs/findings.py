@@ -17,22 +17,22 @@ from gradwire.core.codec import codecs
 from gradwire.core.errors import GradwireError
 from gradwire.core.records import Record, load
 from gradwire.core.registry import to_spec
-from gradwire.perf import model as perf
-from gradwire.perf.clock import Modelled
-from gradwire.perf.simulated_buckets import buckets
-from gradwire.perf.spec import short
-from gradwire.perf.tta import Utility, slack, utility
-from gradwire.perf.workload import OVERLAP, Exchange, Unit, Workload, shipped
-from gradwire.report.accuracy import quality_cell, setup_words, within
-from gradwire.reproduce import accordion, grace, throughput
-from gradwire.reproduce.finding import OPEN, VERDICTS, Evidence, Finding, Judged, Trained
-from gradwire.reproduce.findings import accordion as of_accordion
-from gradwire.reproduce.findings import grace as of_grace
-from gradwire.reproduce.findings import mixed
-from gradwire.reproduce.findings import throughput as of_throughput
-from gradwire.reproduce.findings import utility as of_utility
-from gradwire.reproduce.study import Study
-from gradwire.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
+from gradwire.laboratory.report.accuracy import quality_cell, setup_words, within
+from gradwire.laboratory.reproduce import accordion, grace, throughput
+from gradwire.laboratory.reproduce.finding import OPEN, VERDICTS, Evidence, Finding, Judged, Trained
+from gradwire.laboratory.reproduce.findings import accordion as of_accordion
+from gradwire.laboratory.reproduce.findings import grace as of_grace
+from gradwire.laboratory.reproduce.findings import mixed
+from gradwire.laboratory.reproduce.findings import throughput as of_throughput
+from gradwire.laboratory.reproduce.findings import utility as of_utility
+from gradwire.laboratory.reproduce.study import Study
+from gradwire.laboratory.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
+from gradwire.planner import model as perf
+from gradwire.planner.clock import Modelled
+from gradwire.planner.simulated_buckets import buckets
+from gradwire.planner.spec import short
+from gradwire.planner.tta import Utility, slack, utility
+from gradwire.planner.workload import OVERLAP, Exchange, Unit, Workload, shipped
 from gradwire.tracing import trace
 
 HARDWARE = "h200"
@@ -40,9 +40,10 @@ CLUSTER = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": HA
 INTRO = """
 Four papers say when compression helps. Below is each of their findings in our words, with what we measured and what
 becomes of it: **confirmed**, **contradicted**, or **open** where no record of ours can decide yet. Verdicts are rules
-over records, named with each finding, and never typed in; the rules are in `gradwire.reproduce.findings`. Accuracy is
-measured: real trainings, all workers computed on one device as the distributed run computes them. Times are not: they
-are modelled, or their published throughput is set beside our rounds, and each finding says so.
+over records, named with each finding, and never typed in; the rules are in
+`gradwire.laboratory.reproduce.findings`. Accuracy is measured: real trainings, all workers computed on one device as
+the distributed run computes them. Times are not: they are modelled, or their published throughput is set
+beside our rounds, and each finding says so.
 """
 
 Source = Callable[[Path, Record], str]
@@ -193,7 +194,7 @@ def modelled(name: str, setting: Setting) -> tuple[float, bool] | None:
 
 
 def _traced(model: str, codec: str, workers: int) -> Workload:
-    """What `gradwire.workloads` would trace of it, for one number of workers and one mode alone."""
+    """What `gradwire.planner.own_workloads` would trace of it, for one number of workers and one mode alone."""
     shape = shipped().shape(model)
     units = [_unit(codec, tuple(shape.shapes[i] for i in bucket), workers) for bucket in buckets(shape.shapes)]
     timed = tuple(replace(u, ready=ready) for u, ready in zip(units, shape.ready(), strict=True))

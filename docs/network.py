@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gradwire.core.baselines import BASELINES, HALF, NOTHING, PLAIN, POWERSGD, WIN
+from gradwire.core.baselines import BASELINES, CODEC_OF, DDP, HALF, NOTHING, PLAIN, POWERSGD, WIN
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_bytes, format_rate, transfer_seconds
+
+CLOSE = 1.03  # times the baseline's step: no slower, to the eye
 
 INTRO = f"""
 Every number below is a measurement on emulated hosts: network namespaces on one machine, links shaped by the kernel
@@ -49,6 +51,7 @@ def steps(records: Sequence[Record]) -> str:
         (
             _density(usual),
             _wins(usual),
+            _overhead(usual),
             _best(usual),
             _by_codec(usual),
             _modes(records, batch),
@@ -73,7 +76,8 @@ def _values(records: Iterable[Record], name: str) -> list[object]:
 
 
 def _ours(records: Iterable[Record]) -> list[Record]:
-    return [r for r in records if r.what["configuration"] not in BASELINES]
+    """Those with a codec that compresses more than DDP does by itself."""
+    return [r for r in records if r.what["configuration"] not in (*BASELINES, *DDP)]
 
 
 def _against(record: Record, records: Sequence[Record], baseline: str = HALF) -> float:
@@ -114,6 +118,29 @@ def _wins(records: Sequence[Record]) -> str:
         f"{WIN - 1:.0%}, {over_plain} beat FP32 DDP by as much; in {len({t for t, _ in won})} of {len(set_ups)} "
         "set-ups at least one codec beats FP16. Torch's own PowerSGD hook, in one bucket, beats FP16 in "
         f"{power_wins} of {len(power)}, our powersgd in {ahead_of_ours}, and every codec of ours in {ahead_of_all}.\n"
+    )
+
+
+def _overhead(records: Sequence[Record]) -> str:
+    """What gradwire itself costs: the same method through it and through torch alone."""
+    lines = []
+    for baseline, codec in {**CODEC_OF, POWERSGD: "powersgd(rank=4)"}.items():
+        ratios = sorted(1 / _against(r, records, baseline) for r in records if r.what["configuration"] == codec)
+        if ratios:
+            close = sum(r <= CLOSE for r in ratios)
+            lines.append(
+                f"| `{codec}` | {baseline} | {ratios[len(ratios) // 2]:.3f} | {ratios[0]:.3f} to {ratios[-1]:.3f} "
+                f"| {close} of {len(ratios)} |\n"
+            )
+    if len(lines) < 2:
+        return ""
+    head = (
+        f"| through gradwire | beside | median ratio of steps | range | at most {CLOSE:.2f} |\n|---|---|---|---|---|\n"
+    )
+    return (
+        "\nThe same method through gradwire and through torch alone, over the set-ups, one session each:\n\n"
+        + head
+        + "".join(lines)
     )
 
 

@@ -1,4 +1,4 @@
-"""The pages about predictions, from records and from `gradwire.reproduce`: docs/prediction.md and docs/utility.md."""
+"""The pages about predictions, from records and the papers' claims: docs/prediction.md and docs/utility.md."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_rate, transfer_seconds
-from gradwire.perf import validate
-from gradwire.perf.calibrate import modelled
-from gradwire.perf.profile import Profile, names
-from gradwire.perf.validate import Errors
-from gradwire.reproduce.catalogue import build
-from gradwire.reproduce.study import Study
+from gradwire.laboratory.reproduce.catalogue import build
+from gradwire.laboratory.reproduce.study import Study
+from gradwire.planner import validate
+from gradwire.planner.calibrate import modelled
+from gradwire.planner.profile import Profile, names
+from gradwire.planner.validate import Errors
 
 PREDICTED = "prediction_xeon_2026-11-15.jsonl"
 HELD_OUT = "prediction_xeon-held-out_2026-11-15.jsonl"
 MEASURED = "validation_xeon_2026-11-15.jsonl"
 AGAIN = "validation_xeon-again_2026-11-15.jsonl"
-STEPS = ("step_xeon_2026-11-15.jsonl", "step_neoverse-n1_2026-11-15.jsonl", "collective_xeon_2026-11-15.jsonl")
+STEPS = ("step_xeon-one-pass_2026-11-16.jsonl", "step_neoverse-n1_2026-11-15.jsonl", "collective_xeon_2026-11-15.jsonl")
 AIM = (0.018, 0.09)  # median and largest error
 ERRORS = "| | settings | median error | largest | bias | spread of the measurement |\n|---|---|---|---|---|---|\n"
 

@@ -1,4 +1,4 @@
-"""Makes src/gradwire/perf/data/{h200*.toml,accuracy.json} from records under results/: `make profiles`."""
+"""Makes src/gradwire/planner/data/{h200*.toml,accuracy.json} from records under results/: `make profiles`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwire.core import records
-from gradwire.perf import device, validate
-from gradwire.perf.calibrate import grouped
-from gradwire.perf.cluster import Link
-from gradwire.perf.profile import CodecCost, Device, Law, Network, Profile
-from gradwire.perf.text import dump
-from gradwire.perf.timeline import Overlap
+from gradwire.planner import device, validate
+from gradwire.planner.calibrate import grouped
+from gradwire.planner.cluster import Link
+from gradwire.planner.profile import CodecCost, Device, Law, Network, Profile
+from gradwire.planner.text import dump
+from gradwire.planner.timeline import Overlap
 
 ROOT = Path(__file__).parent.parent
-DATA = ROOT / "src" / "gradwire" / "perf" / "data"
+DATA = ROOT / "src" / "gradwire" / "planner" / "data"
 FILES = (  # a later one replaces what an earlier one says of the same codec, or of the same model and batch
     "compute_h200_2026-11-15.jsonl",
     "compute_h200-tasks_2026-11-15.jsonl",

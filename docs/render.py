@@ -1,4 +1,5 @@
-"""Write the pages that are outputs: docs/codecs.md, docs/cli.md, docs/findings.md, and the demo's run in README.md.
+"""Write the pages that are outputs: docs/codecs.md and docs/codecs/, docs/cli.md, docs/findings.md, and the demo's run
+in README.md.
 
     python docs/render.py            # write them
     python docs/render.py --check    # exit with 1 if one of them is out of date
@@ -10,31 +11,35 @@ The run shown in the README is rebuilt from the newest record of a demo in resul
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import io
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from gradwire import planner
-from gradwire.bench import demo, encode
 from gradwire.cli import tta
 from gradwire.cli.app import command
 from gradwire.cli.bench.encode import HEADINGS, cells
 from gradwire.cli.codecs import describe, docstring
 from gradwire.cli.demo import page
-from gradwire.core.codec import codecs
+from gradwire.core.codec import Codec, codecs
 from gradwire.core.records import Record, load
-from gradwire.perf.clock import Measured, Modelled
-from gradwire.perf.training import Run
-from gradwire.perf.tta import utility
+from gradwire.laboratory.bench import demo, encode
+from gradwire.planner.clock import Measured, Modelled
+from gradwire.planner.training import Run
+from gradwire.planner.tta import utility
 
 sys.path.insert(0, str(Path(__file__).parent))
 import figures
 import findings
+import markup
 import network
 import prediction
 
@@ -47,6 +52,13 @@ UNUSUAL = {
     "is_mean": "votes",
     "odd": "not odd",
     "homogeneous": "absolute bounds",
+}
+FAMILIES = {
+    "baseline": ("Baselines", "What any compression has to beat: fewer bits for each element, or the same."),
+    "quantization": ("Quantization", "Every element is sent, in fewer bits."),
+    "sparsification": ("Sparsification", "Few elements are sent, in full or nearly full precision."),
+    "hybrid": ("Hybrid", "Few elements are sent, and in few bits."),
+    "lowrank": ("Low rank", "Matrices are sent as products of thin ones."),
 }
 TRAINED = {"task": "resnet9-cifar10"}
 CLUSTER: dict[str, Any] = {"gpus": 8, "bandwidth": "1gbit"}
@@ -82,6 +94,7 @@ def makers() -> dict[Path, Callable[[], str]]:
     """What makes each page: some take long, and the tests make them one by one."""
     return {
         ROOT / "docs" / "codecs.md": codec_page,
+        **{ROOT / "docs" / "codecs" / f"{name}.md": partial(family_page, name) for name in FAMILIES},
         ROOT / "docs" / "cli.md": cli_page,
         ROOT / "docs" / "encode.md": encode_page,
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
@@ -95,9 +108,12 @@ def makers() -> dict[Path, Callable[[], str]]:
 # -------------------------------------------------------------------- codecs.md
 
 
+def ours() -> list[Codec]:
+    """The codecs of the catalogue, with their defaults."""
+    return [codecs.build(n) for n in codecs.names() if codecs.cls(n).__module__.startswith("gradwire.")]
+
+
 def codec_page() -> str:
-    ours = [codecs.build(n) for n in codecs.names() if codecs.cls(n).__module__.startswith("gradwire.")]
-    listed = [describe(codec) | {"docstring": docstring(codec)} for codec in ours]
     lines = [GENERATED, "# Codecs\n"]
     lines.append(
         "Bits per element: what one worker hands over of a 1024x1024 float32 matrix, among 8 workers, traced. Where "
@@ -106,27 +122,40 @@ def codec_page() -> str:
         "Claims, each of them tested: unbiased with variance omega (E|C(x)-x|² <= omega |x|²) or contracting with "
         "delta (E|C(x)-x|² <= (1-delta) |x|²); sparse: sends some elements as they are, and nothing of the others.\n"
     )
-    lines.append("| codec | family | parameters | bits/element | claims | memory | strategies | paper |")
-    lines.append("|---|---|---|---|---|---|---|---|")
-    for one in listed:
-        parameters = ", ".join(f"{k}={v}" for k, v in one["parameters"].items()) or "-"
-        about = "" if one["traits"]["fixed_size"] else "about "
-        cells = (
-            f"[`{one['name']}`](#{one['name']})",
-            one["family"],
-            parameters,
-            f"{about}{one['bits_per_element']:.4g}",
-            _claims(one["traits"]),
-            one["memory"],
-            ", ".join(one["strategies"]) or "its own rounds",
-            one["paper"],
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n" + "".join(_codec_section(one) for one in listed)
+    for family, (title, text) in FAMILIES.items():
+        listed = [describe(codec) for codec in ours() if codec.family == family]
+        lines.append(f"\n## [{title}](codecs/{family}.md)\n\n{text}\n")
+        lines.append("| codec | bits/element | claims | memory | strategies | paper |")
+        lines.append("|---|---|---|---|---|---|")
+        lines += [_codec_row(one) for one in listed]
+    return "\n".join(lines) + "\n"
 
 
-def _codec_section(one: dict[str, Any]) -> str:
-    return f"\n## {one['name']}\n\n```text\n{one['docstring'].strip()}\n```\n"
+def _codec_row(one: dict[str, Any]) -> str:
+    about = "" if one["traits"]["fixed_size"] else "about "
+    cells = (
+        f"[`{one['name']}`](codecs/{one['family']}.md#{one['name']})",
+        f"{about}{one['bits_per_element']:.4g}",
+        _claims(one["traits"]),
+        one["memory"].partition("(")[0],
+        ", ".join(one["strategies"]) or "its own rounds",
+        one["paper"],
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def family_page(family: str) -> str:
+    """The codecs of one family: what their modules and classes say."""
+    title, text = FAMILIES[family]
+    sections = [_codec_section(codec) for codec in ours() if codec.family == family]
+    return f"{GENERATED}\n# {title}\n\n{text} All codecs: [overview](../codecs.md).\n{''.join(sections)}"
+
+
+def _codec_section(codec: Codec) -> str:
+    """The maths, then how it is called."""
+    text, used = (markup.described(d) for d in (docstring(codec), inspect.getdoc(type(codec)) or ""))
+    spec = f"{codec.name}({', '.join(f'{f.name}={f.default!r}' for f in dataclasses.fields(codec) if f.init)})"
+    return f"\n## {codec.name}\n\n{text}\n\n**Use** `{spec.removesuffix('()')}`\n\n{used}\n"
 
 
 def _claims(traits: dict[str, Any]) -> str:

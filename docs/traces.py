@@ -1,10 +1,10 @@
-"""Makes src/gradwire/perf/data/traces.json.gz: what every codec of the catalogue sends on every model of it.
+"""Makes src/gradwire/planner/data/traces.json.gz: what every codec of the catalogue sends on every model of it.
 
     python docs/traces.py              # codecs and models that are not in it yet: a minute for one codec
     python docs/traces.py topk dgc     # these codecs anew, after a change of what they send
     python docs/traces.py --all        # everything, after a change of a strategy or a model: twenty minutes on one core
 
-tests/perf/test_workload.py says when it is out of date. Models are traced side by side.
+tests/planner/test_workload.py says when it is out of date. Models are traced side by side.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from gradwire import models, workloads
+from gradwire import models
 from gradwire.core.codec import codecs
-from gradwire.perf.workload import shipped
+from gradwire.planner import own_workloads as workloads
+from gradwire.planner.workload import shipped
 
-TARGET = Path(__file__).parent.parent / "src" / "gradwire" / "perf" / "data" / "traces.json.gz"
+TARGET = Path(__file__).parent.parent / "src" / "gradwire" / "planner" / "data" / "traces.json.gz"
 
 
 def one(model: str, specs: list[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire  # gradwire
-from gradwire.bench.tasks import shapes
+from gradwire.laboratory.bench.tasks import shapes
 from gradwire.trackers import handle_values  # gradwire
 
 BATCH = 32  # images a step on each rank

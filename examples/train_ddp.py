@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire  # gradwire
-from gradwire.bench.tasks import shapes
+from gradwire.laboratory.bench.tasks import shapes
 
 BATCH = 32  # images a step on each rank
 HELD_OUT = 1 << 30  # a seed that no training step reaches

@@ -41,10 +41,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @functools.cache
 def _start_server() -> None:
-    from gradwire.bench import launch
+    from gradwire.laboratory.bench import launch
 
     multiprocessing.get_context("forkserver").set_forkserver_preload(["warm"])
     found = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with pytest.MonkeyPatch.context() as patch, launch._without_interrupts(), launch._environment(launch.KEEP_MEMORY):
+    with pytest.MonkeyPatch.context() as patch, launch._without_interrupts():
         patch.setenv("PYTHONPATH", os.pathsep.join(found))
         forkserver.ensure_running()

@@ -25,13 +25,20 @@ PAGES = [
     "docs/lab.md",
     "docs/network.md",
     "docs/prediction.md",
+    "docs/start.md",
     "docs/utility.md",
     "results/README.md",
+    *(str(p.relative_to(ROOT)) for folder in ("api", "codecs") for p in sorted((ROOT / "docs" / folder).glob("*.md"))),
 ]
 GENERATED = [
     "README.md",
     "docs/cli.md",
     "docs/codecs.md",
+    "docs/codecs/baseline.md",
+    "docs/codecs/hybrid.md",
+    "docs/codecs/lowrank.md",
+    "docs/codecs/quantization.md",
+    "docs/codecs/sparsification.md",
     "docs/encode.md",
     "docs/findings.md",
     "docs/network.md",
@@ -122,9 +129,12 @@ def snippets(page):
 
 
 def test_python_snippets_run(tmp_path):
-    ours, adaptive, grace = (snippets(page) for page in ("README.md", "docs/adaptive.md", "docs/grace.md"))
-    assert (len(ours), len(adaptive), len(grace)) == (3, 5, 1)
-    steps = [PRELUDE, *ours, *grace, *(TRAINING + snippet for snippet in adaptive), "dist.destroy_process_group()"]
+    names = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md")
+    ours, start, adaptive, grace = (snippets(page) for page in names)
+    assert (len(ours), len(start), len(adaptive), len(grace)) == (3, 5, 7, 1)
+    own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
+    trained = [TRAINING + snippet for snippet in adaptive]
+    steps = [PRELUDE, *ours, *start, own_model, *grace, *trained, "dist.destroy_process_group()"]
     # A process of its own: a snippet registers a codec, which the conformance suite must not meet.
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(steps)],
@@ -134,7 +144,8 @@ def test_python_snippets_run(tmp_path):
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    assert "{'weight': 'powersgd(rank=4)'} []" in done.stdout
+    assert "{'weight': 'powersgd(rank=4)'} ()\n" in done.stdout
+    assert "{'weight': 'powersgd(rank=1)'}\nnorm 8 to 7 in 1 epochs: 0.12 < eta\n" in done.stdout
     assert "torch.Size([256, 128]) 4608 bytes sent by each worker" in done.stdout
     assert "tensor([1., 1., 1.])" in done.stdout
 
@@ -144,6 +155,40 @@ def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_every_page_is_in_the_sites_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    moved = {"README.md": "index.md", "results/README.md": "results/records.md"}
+    moved |= {name: name.lower() for name in ("CONTRIBUTING.md", "CHANGELOG.md")}
+    for page in PAGES:
+        assert f" {moved.get(page, page.removeprefix('docs/'))}\n" in nav, page
+
+
+def test_every_public_name_is_on_a_page_of_the_api():
+    import gradwire
+
+    text = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "api").glob("*.md"))
+    errors = "::: gradwire.core.errors\n" in text  # all of them at once
+    for name in gradwire.__all__:
+        value = getattr(gradwire, name)
+        listed = errors and isinstance(value, type) and issubclass(value, gradwire.GradwireError)
+        assert listed or f"::: gradwire.{name}\n" in text, name
+
+
+def test_docstrings_become_markdown():
+    import doctest
+
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        import markup
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    assert doctest.testmod(markup).failed == 0
+    for page in (ROOT / "docs" / "codecs").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert ".. math::" not in text
+        assert "\n>>>" not in re.sub(r"```pycon\n.*?```", "", text, flags=re.DOTALL)
 
 
 def test_the_readme_is_short_and_its_numbers_have_a_record():

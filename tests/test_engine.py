@@ -34,9 +34,18 @@ def test_vectors_and_tiny_tensors_travel_as_they_are():
     assert meters[0].exchanges == 2
 
 
-def test_compress_all_gives_the_codec_everything():
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "none"])
+def test_casts_take_vectors_along(codec):
+    """One message less, and what torch's FP16 hook sends."""
+    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("v", (33, 40))])
+    _, meters = step(engines(2, codec), layout, [normal(layout.numel, seed=r) for r in range(2)])
+    assert meters[0].exchanges == 1
+    assert meters[0].payload_bytes == gradwire.codec(codec).payload_bytes(layout.numel)
+
+
+def test_all_tensors_are_given_to_the_codec_where_that_is_asked_for():
     layout = Layout.of([("b", (64,))])
-    _, meters = step(engines(2, "signsgd", compress="all"), layout, [normal(64, seed=r) for r in range(2)])
+    _, meters = step(engines(2, "signsgd", tensors="all"), layout, [normal(64, seed=r) for r in range(2)])
     assert meters[0].payload_bytes == 64 // 8 + 1
 
 
@@ -138,7 +147,7 @@ def cluster():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"compress": "some"}, "gradwire: `compress` must be 'matrices' or 'all', got 'some'"),
+        ({"tensors": "some"}, "gradwire: `tensors` must be 'matrices' or 'all', got 'some'"),
         ({"nmse_every": -1}, "gradwire: `nmse_every` must be 0 (never) or a number of steps, got -1"),
     ],
 )
@@ -175,7 +184,7 @@ def test_rows_are_workers():
     """`reduce_rows` is `reduce` of one unit, whatever the names in it."""
     layout = Layout.of([("w", (64, 32)), ("b", (32,))])
     rows = torch.stack([normal(layout.numel, seed=r) for r in range(3)])
-    by_rows, by_name = (gradwire.VirtualCluster(3, "topk(ratio=0.1)", compress="matrices") for _ in range(2))
+    by_rows, by_name = (gradwire.VirtualCluster(3, "topk(ratio=0.1)", tensors="matrices") for _ in range(2))
     for _ in range(2):
         flat = by_rows.reduce_rows(rows, layout)
         parts = [layout.split(row) for row in rows]
@@ -190,22 +199,31 @@ def test_rows_are_workers():
 
 
 def test_a_cluster_under_a_controller_ends_epochs():
-    """It makes a controller of its own from the one that is given, which stays as it is."""
+    """Two clusters may have the same controller: each has a state of its own."""
     given = gradwire.Warmup("topk(ratio=0.01)", begin=0.5, factor=0.1, epochs=1)
     cluster = gradwire.VirtualCluster(2, controller=given, nmse_every=1)
-    assert cluster.controller == given
-    assert cluster.controller is not given
+    other = gradwire.VirtualCluster(2, controller=given)
+    assert cluster.controller is other.controller is given
     grads = {"w": [normal(40, 40, seed=r) for r in range(2)]}
     cluster.reduce(grads)
+    other.reduce(grads)
     assert cluster.end_epoch(0.1, 0.1).levels == {"w": "topk(ratio=0.01)"}
     first = cluster.nmse(forget=True)
     sent = cluster.sent_bytes
     cluster.reduce(grads)
     assert cluster.sent_bytes < sent
     assert cluster.nmse() > first
-    assert [s.to_json()["to"] for s in cluster.controller.switches] == ["topk(ratio=0.01)"]
-    assert given.state.settings is None
-    assert gradwire.VirtualCluster(1, "topk").controller is None
+    assert [s.to_json()["to"] for s in cluster.switches] == ["topk(ratio=0.01)"]
+    assert (cluster.settings.levels, other.settings.levels) == ({"w": "topk(ratio=0.01)"}, {"w": "topk(ratio=0.5)"})
+    assert other.switches == ()
+
+
+def test_a_cluster_without_a_controller_follows_the_schedule():
+    cluster = gradwire.VirtualCluster(1, "topk")
+    assert cluster.controller is None
+    assert cluster.switches == ()
+    settings = cluster.settings
+    assert (settings.levels, settings.batch_factor, settings.rate_factor) == ({}, 1, 1.0)
 
 
 def saved(**changes):
@@ -260,7 +278,7 @@ def test_a_change_of_the_number_of_workers_keeps_what_is_owed(strategy, before, 
 
 
 def test_a_state_dict_holds_tensors_and_plain_values(tmp_path):
-    engine = Engine("powersgd(rank=2)", workers=1, compress="all")
+    engine = Engine("powersgd(rank=2)", workers=1, tensors="all")
     step([engine], Layout.of([("w", (20, 30))]), [normal(600)])
     torch.save(checkpoint.save(engine), tmp_path / "s.pt")
     loaded = torch.load(tmp_path / "s.pt", weights_only=True)

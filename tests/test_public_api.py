@@ -40,12 +40,17 @@ def test_exceptions_are_drawn_in_the_tree():
 
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
-        "model", "codec", "controller", "memory", "strategy", "mode", "compress", "seed", "optimizer", "scaler",
+        "model", "codec", "controller", "memory", "strategy", "mode", "tensors", "seed", "optimizer", "scaler",
         "nmse_every",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
-        "workers", "codec", "memory", "strategy", "seed", "controller", "compress", "nmse_every",
+        "workers", "codec", "memory", "strategy", "seed", "controller", "tensors", "nmse_every",
     ]  # fmt: skip
+
+
+def test_the_old_name_of_an_argument_is_refused_as_python_does():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'compress'"):
+        gradwire.attach(None, "topk", compress="all")
 
 
 def test_version_is_the_packages():

@@ -24,7 +24,7 @@ def normal(seed):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_shards_and_what_is_owed_add_up_to_the_mean_gradients(codec):
-    engine = Engine(codec, memory="error_feedback", ranks=range(WORKERS), workers=WORKERS, compress="all")
+    engine = Engine(codec, memory="error_feedback", ranks=range(WORKERS), workers=WORKERS, tensors="all")
     sent, wanted = torch.zeros(LAYOUT.numel, dtype=torch.float64), torch.zeros(LAYOUT.numel, dtype=torch.float64)
     for step in range(8):
         x, out = normal(step), torch.empty(WORKERS, SHARD)
@@ -44,8 +44,8 @@ def test_shards_and_what_is_owed_add_up_to_the_mean_gradients(codec):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_ranks_apart_get_what_rows_get(codec):
-    rows = Engine(codec, memory="error_feedback", ranks=range(WORKERS), workers=WORKERS, compress="all")
-    apart = lockstep.engines(WORKERS, codec, memory="error_feedback", compress="all")
+    rows = Engine(codec, memory="error_feedback", ranks=range(WORKERS), workers=WORKERS, tensors="all")
+    apart = lockstep.engines(WORKERS, codec, memory="error_feedback", tensors="all")
     for step in range(3):
         x, out, each = normal(step), torch.empty(WORKERS, SHARD), torch.empty(WORKERS, SHARD)
         rows.finish_step([local.run(reduce_scatter(rows, x, LAYOUT, out), WORKERS)])
@@ -56,7 +56,7 @@ def test_ranks_apart_get_what_rows_get(codec):
 
 
 def test_a_bad_element_of_one_shard_stops_all_memories():
-    engines = lockstep.engines(WORKERS, "efsignsgd", compress="all")
+    engines = lockstep.engines(WORKERS, "efsignsgd", tensors="all")
     for step in range(2):
         x = normal(step)
         if step:
@@ -72,9 +72,9 @@ def test_a_bad_element_of_one_shard_stops_all_memories():
 
 
 def test_what_cannot_be_scattered_is_refused_with_the_reason():
-    engine = Engine("powersgd", workers=WORKERS, compress="all")
+    engine = Engine("powersgd", workers=WORKERS, tensors="all")
     with pytest.raises(gradwire.Incompatible, match=r"^powersgd cannot run in a reduce-scatter: a shard"):
         next(reduce_scatter(engine, torch.zeros(1, LAYOUT.numel), LAYOUT, torch.zeros(1, SHARD)))
-    engine = Engine("blockint", workers=WORKERS, compress="all")
+    engine = Engine("blockint", workers=WORKERS, tensors="all")
     with pytest.raises(gradwire.Incompatible, match=r"need an output of 554 elements each, got 3; pad the gradient"):
         next(reduce_scatter(engine, torch.zeros(1, LAYOUT.numel), LAYOUT, torch.zeros(1, 3)))

@@ -45,8 +45,8 @@ def test_powersgd_bits_per_coordinate(model, bits):
 
 @pytest.mark.parametrize("workers", [3, 4, 8, 16])
 def test_scatter_reduce_gather_sends_two_payloads_whatever_the_number_of_workers(workers):
-    srg = traced("resnet50", "signsgd", workers=workers, strategy="scatter_reduce_gather", compress="all")
-    gather = traced("resnet50", "signsgd", workers=workers, strategy="all_gather", compress="all")
+    srg = traced("resnet50", "signsgd", workers=workers, strategy="scatter_reduce_gather", tensors="all")
+    gather = traced("resnet50", "signsgd", workers=workers, strategy="all_gather", tensors="all")
     payload = 25_557_032 / 8
     assert srg.sent_bytes == pytest.approx(2 * (workers - 1) / workers * payload, rel=1e-4)
     assert gather.sent_bytes == pytest.approx((workers - 1) * payload, rel=1e-4)
@@ -56,8 +56,8 @@ def test_scatter_reduce_gather_sends_two_payloads_whatever_the_number_of_workers
 @pytest.mark.parametrize("nodes, per_node", [(2, 8), (4, 4), (8, 2)])
 def test_on_nodes_each_rank_sends_its_part_and_keeps_the_rest_inside(nodes, per_node):
     strategy = f"hierarchical(per_node={per_node}, across='scatter_reduce_gather')"
-    alone = traced("resnet50", "signsgd", workers=nodes, strategy="scatter_reduce_gather", compress="all")
-    shared = traced("resnet50", "signsgd", workers=nodes * per_node, strategy=strategy, compress="all")
+    alone = traced("resnet50", "signsgd", workers=nodes, strategy="scatter_reduce_gather", tensors="all")
+    shared = traced("resnet50", "signsgd", workers=nodes * per_node, strategy=strategy, tensors="all")
     assert shared.sent_bytes == pytest.approx(alone.sent_bytes / per_node, rel=2e-3)
     assert shared.payload_bytes == pytest.approx(alone.payload_bytes / per_node, rel=2e-3)
     assert shared.node_bytes == pytest.approx(2 * 4 * 25_557_032 * (per_node - 1) / per_node, rel=2e-3)

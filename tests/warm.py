@@ -7,8 +7,8 @@ import torch
 import torch._dynamo
 
 import gradwire
-import gradwire.bench.launch
 import gradwire.integrations.ddp
+import gradwire.laboratory.bench.launch
 
 torch.set_num_threads(1)  # nothing may run beside a fork
-gradwire.VirtualCluster(2, "efsignsgd", compress="all").reduce({"w": [torch.ones(64, 64)] * 2})  # loads the compiler
+gradwire.VirtualCluster(2, "efsignsgd", tensors="all").reduce({"w": [torch.ones(64, 64)] * 2})  # loads the compiler

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
     from gradwire.integrations.ddp import Handle, attach
     from gradwire.integrations.local_steps import LocalSteps
-    from gradwire.planner import advise, predict, whatif
+    from gradwire.planner.questions import advise, predict, whatif
     from gradwire.trackers import open_tracker
 
 __version__ = "0.1.0"
@@ -86,7 +86,7 @@ _HOMES = {
     "gradwire.grace": ["grace"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
     "gradwire.integrations.local_steps": ["LocalSteps"],
-    "gradwire.planner": ["advise", "predict", "whatif"],
+    "gradwire.planner.questions": ["advise", "predict", "whatif"],
     "gradwire.trackers": ["open_tracker"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gradwire.adaptive.controller import Controller
+from gradwire.adaptive import Controller
 from gradwire.core.codec import Codec, Context, Strategy, nonfinite_flag
 from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.exchange import Exchange, Program, Sum, side_by_side, together, within
@@ -40,7 +40,7 @@ class Engine(SetUp):
         codec: a codec or its spec.
         memory: ``"default"`` (what the codec asks for), ``"none"``, or a memory or its spec.
         strategy: ``"auto"``, ``"measured"`` (auto, by the link that `measure` saw), or a strategy or its spec.
-        compress: ``"matrices"`` leaves tensors of fewer than two dimensions or 1024 elements as they are;
+        tensors: ``"matrices"`` leaves tensors of fewer than two dimensions or 1024 elements as they are;
             ``"all"`` gives the codec everything.
         seed: of all randomness; the same on all workers.
         ranks: the workers of this process, one or all.
@@ -58,14 +58,14 @@ class Engine(SetUp):
         memory: str | Memory = "default",
         strategy: str | Strategy = "auto",
         controller: str | Controller | None = None,
-        compress: str = "matrices",
+        tensors: str = "matrices",
         seed: int = 0,
         ranks: Sequence[int] = (0,),
         workers: int = 1,
         track_unused: bool = False,
         nmse_every: int = 0,
     ) -> None:
-        super().__init__(codec, memory, strategy, controller, compress, ranks, workers)
+        super().__init__(codec, memory, strategy, controller, tensors, ranks, workers)
         if nmse_every < 0:
             raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
         self.seed = seed

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire import checkpoint
-from gradwire.adaptive.controller import Settings
+from gradwire.adaptive import Settings
 from gradwire.collectives import local
 from gradwire.collectives.c10d import Clock
 from gradwire.collectives.channel import check_agreement, lanes_over
@@ -52,6 +52,18 @@ class Session:
         device: where the gradients are.
         who: the caller's name in messages.
         set_up: what else the ranks must have in common, in words.
+
+    Example:
+        One rank has nothing to exchange. With more of them, hand in units between `begin_step` and `commit`, as above.
+
+        >>> import torch, torch.distributed as dist
+        >>> from gradwire.engine import Engine
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> session = Session(Engine("topk"), dist.group.WORLD, torch.device("cpu"), who="my framework")
+        >>> session.alone, session.stats()["sent_bytes"]
+        (True, 0)
+        >>> session.load_state_dict(session.state_dict())
+        >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -75,7 +87,12 @@ class Session:
     # ---------------------------------------------------------------- one step
 
     def begin_step(self, loss_scale: float = 1.0, learning_rate: float = 1.0) -> None:
-        """Say in which units the coming gradients are. A loss scale that overflowed, or a rate of 0, says nothing."""
+        """Begin a step: say in which units its gradients are, so that memories can follow.
+
+        Args:
+            loss_scale: what the loss was multiplied by. One that is not finite is ignored.
+            learning_rate: what the gradient will be multiplied by. One of 0 is ignored.
+        """
         self.raise_error()
         if learning_rate > 0 and math.isfinite(loss_scale):
             self.engine.begin_step(loss_scale, learning_rate)
@@ -83,10 +100,13 @@ class Session:
     def reduce(
         self, x: Tensor, layout: Layout, out: Tensor | None = None, then: Callable[[Tensor], None] = lambda out: None
     ) -> Future[Tensor]:
-        """Reduce a unit, the flat gradient `x`, to its mean over the ranks.
+        """Hand in a unit, to be reduced to its mean over the ranks. All ranks must do so in the same order.
 
-        The mean is written to `out`, which may be `x` itself, and is the future's result. `then` is called with it
-        before, on the lane's thread.
+        Args:
+            x: the flat gradient.
+            layout: which parameter lies where in it.
+            out: where the mean is written; it may be `x` itself. None: a new tensor. It is the future's result.
+            then: called with the mean on the lane's thread, before the future is done.
         """
         target = torch.empty_like(x) if out is None else out
         self.engine.announce(layout)
@@ -95,7 +115,13 @@ class Session:
         return self._submit(program, target, then)
 
     def reduce_scatter(self, x: Tensor, layout: Layout, out: Tensor) -> Future[Tensor]:
-        """Reduce the flat gradient `x`, equal shards for all ranks, and leave the own shard of the mean in `out`."""
+        """Hand in a unit, of whose mean each rank gets one shard.
+
+        Args:
+            x: the flat gradient: equal shards for all ranks, in order.
+            layout: which parameter lies where in it.
+            out: where this rank's shard of the mean is written. It is the future's result.
+        """
         return self._submit(reduce_scatter(self.engine, x[None], layout, out[None]), out, lambda out: None)
 
     def _submit(self, program: Program[UnitResult], out: Tensor, then: Callable[[Tensor], None]) -> Future[Tensor]:
@@ -122,7 +148,11 @@ class Session:
         future.set_result(out)
 
     def commit(self, then: Callable[[], None] = lambda: None) -> None:
-        """All units of the step are handed in: keep what the memories shall keep, then call `then`."""
+        """Say that all units of the step are handed in. The memories are then written, if all results are finite.
+
+        Args:
+            then: called after that, on the first lane's thread.
+        """
         self._units = 0
         self._lanes[0].executor.submit(partial(self._commit, then))
 
@@ -135,7 +165,7 @@ class Session:
         then()
 
     def wait(self) -> None:
-        """Return when all that was handed in is done; raise what the first failing unit raised."""
+        """Wait until all that was handed in is done; raise what the first failing unit raised."""
         for lane in self._lanes:
             lane.executor.join()
             if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
@@ -155,19 +185,32 @@ class Session:
         return [lane.executor.error for lane in lanes if lane.executor.error is not None]
 
     def run(self, program: Program[R]) -> R:
-        """Drive a program of the engine to its end, behind the units that wait."""
+        """Drive a program of the engine to its end, behind the units that wait.
+
+        Args:
+            program: a generator of exchanges.
+        """
         if self.alone:
             return local.run(program, 1)
         return self._lanes[0].executor.call(partial(self._drivers[0].run, program))
 
     def broadcast(self, x: Tensor) -> None:
-        """Give all ranks the first rank's `x`."""
+        """Give all ranks the first rank's tensor.
+
+        Args:
+            x: read on the first rank, overwritten on the others.
+        """
         source = dist.get_global_rank(self.group, 0)
         lane = self._lanes[0]
         lane.executor.call(lambda: dist.broadcast(x, source, group=lane.group))
 
     def end_epoch(self, learning_rate: float, next_learning_rate: float) -> Settings:
-        """Let the controller decide on the next epoch, alike on all ranks, which must all call this."""
+        """Let the controller decide on the next epoch, alike on all ranks, which must all call this.
+
+        Args:
+            learning_rate: of the last step, by the schedule.
+            next_learning_rate: of the next step, by the schedule.
+        """
         return self.run(self.engine.end_epoch(learning_rate, next_learning_rate))
 
     # ---------------------------------------------------------------- state and statistics
@@ -177,11 +220,15 @@ class Session:
         return checkpoint.save(self.engine)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
+        """Continue from a saved state.
+
+        Args:
+            state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
+        """
         checkpoint.load(self.engine, state)
 
     def stats(self) -> dict[str, Any]:
-        """What has happened since this was made. Seconds are of the host clock, and None on an accelerator."""
+        """Tell what has happened since this was made. Seconds are of the host's clock, and None on an accelerator."""
         engine, drivers = self.engine, [] if self.alone else self._drivers
         norms = _norms(engine)
         meters = [driver.meter for driver in drivers]
@@ -206,8 +253,8 @@ class Session:
             "residual_norm": math.hypot(*norms.values()) if norms else None,
             "residual_norms": norms,
             "controller": None if steering is None else steering.controller.spec,
-            "levels": None if steering is None else dict(Counter(steering.controller.settings.levels.values())),
-            "switches": [] if steering is None else [switch.to_json() for switch in steering.controller.switches],
+            "levels": None if steering is None else dict(Counter(steering.settings.levels.values())),
+            "switches": [] if steering is None else [switch.to_json() for switch in steering.switches],
         }
 
 
@@ -228,7 +275,7 @@ def _described(engine: Engine) -> str:
     controller = "" if engine.steering is None else f"controller {engine.steering.controller.spec}, "
     return (
         f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {strategy}, "
-        f"compress {engine.compress}, seed {engine.seed}, nmse_every {engine.nmse_every}"
+        f"tensors {engine.tensors}, seed {engine.seed}, nmse_every {engine.nmse_every}"
     )
 
 

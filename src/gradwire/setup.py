@@ -12,13 +12,13 @@ from functools import cache
 
 import torch
 
-from gradwire.adaptive.controller import Controller, Settings
+from gradwire.adaptive import Controller, Settings
 from gradwire.adaptive.steering import steer
 from gradwire.collectives.choose import MEASURED, choose, parse
 from gradwire.collectives.hierarchical import NodeSharding, Ownership, Placement, looks_at_tensors
 from gradwire.collectives.link import Link, measuring
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
-from gradwire.core.codec import Carrier, Codec, Strategy
+from gradwire.core.codec import Carrier, Codec, Combine, Strategy
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Team, within
 from gradwire.core.layout import Layout, Segment, Split
@@ -48,22 +48,26 @@ class SetUp:
         memory: str | Memory,
         strategy: str | Strategy,
         controller: str | Controller | None,
-        compress: str,
+        tensors: str,
         ranks: Sequence[int],
         workers: int,
     ) -> None:
-        if compress not in ("matrices", "all"):
-            raise ConfigError(f"gradwire: `compress` must be 'matrices' or 'all', got {compress!r}")
+        if tensors not in ("matrices", "all"):
+            raise ConfigError(f"gradwire: `tensors` must be 'matrices' or 'all', got {tensors!r}")
         self.steering, choices = steer(controller, codec)
         self.codec = choices[0]
         wanted = default_memory(choices) if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
-        self.compress = compress
+        self.tensors = tensors
         self.ranks, self.workers = tuple(ranks), workers
         self.placement = Placement.of(parse(strategy), workers)
         self.strategy = self.placement.strategy
         self._fitted = {c.spec: FittedCodec.of(c, self.memory, self.placement.carrier) for c in choices}
         self.lossless = all(c.traits.lossless for c in choices)
+        # casts lose nothing by taking vectors, too: one message less
+        self._takes_all = tensors == "all" or all(
+            c.traits.elementwise and c.traits.combine is Combine.SUM for c in choices
+        )
         self.measured = MEASURED in (strategy, getattr(self.strategy, "across", None))
         self.link: Link | None = None
         self.per_node = self.placement.per_node
@@ -107,7 +111,7 @@ class SetUp:
         self.link = yield from program if self.per_node == 1 else within(program, self.groups[0].team)
 
     def _split(self, layout: Layout) -> Split:
-        if self.compress == "all" or self.lossless:
+        if self._takes_all:
             return Split(layout, layout, Layout(()))
         return Split(layout, *layout.partition(lambda s: len(s.shape) >= 2 and s.numel >= TINY))
 
@@ -128,7 +132,7 @@ class SetUp:
             return [(self._fitted[self.codec.spec], picked)]
         groups: dict[str, list[Segment]] = {} if picked.segments else {self.codec.spec: []}
         for segment in picked.segments:
-            groups.setdefault(self.steering.level(segment.name), []).append(segment)
+            groups.setdefault(self.steering.spec_of(segment.name), []).append(segment)
         return [(self._fitted[spec], Layout(tuple(segments))) for spec, segments in groups.items()]
 
     def _sharded(self, layout: Layout) -> NodeSharding:
@@ -142,6 +146,11 @@ class SetUp:
         """A unit will be reduced, perhaps beside others: decide who owns what, in the same order on all ranks."""
         if self.per_node > 1:
             self.sharding(layout)
+
+    @property
+    def settings(self) -> Settings:
+        """How this epoch is trained, as the controller has set it; without a controller, as the schedule says."""
+        return Settings() if self.steering is None else self.steering.settings
 
     def begin(self, parameters: Layout) -> None:
         """Before the first step under a controller: all parameters that there are."""

@@ -68,11 +68,11 @@ class Trace:
 
 def trace(
     codec: str | Codec,
-    tensors: Iterable[tuple[str, Sequence[int]]],
+    shapes: Iterable[tuple[str, Sequence[int]]],
     *,
     workers: int = 4,
     strategy: str | Strategy = "auto",
-    compress: str = "matrices",
+    tensors: str = "matrices",
 ) -> Trace:
     """Trace one step over the named shapes, all in one unit of compression.
 
@@ -83,16 +83,16 @@ def trace(
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ConfigError(f"trace: `workers` must be a whole number of at least 1, got {workers!r}")
-    layout = Layout.of(tensors)
+    layout = Layout.of(shapes)
     built = codecs.build(codec) if isinstance(codec, str) else codec
-    run = partial(_run, built, layout, workers, strategy, compress)
+    run = partial(_run, built, layout, workers, strategy, tensors)
     try:
         exchanges = run("meta", 1, "none") if built.traits.fixed_size else run("cpu", STEPS, "default")
     except GradwireError:
         raise
     except (NotImplementedError, RuntimeError):  # a codec that looks at its data
         exchanges = run("cpu", 1, "none")
-    engine = Engine(built, strategy=strategy, compress=compress, workers=workers)
+    engine = Engine(built, strategy=strategy, tensors=tensors, workers=workers)
     picked = engine.picked(layout)
     carrier = engine.strategy_for(picked)
     return Trace(
@@ -110,7 +110,7 @@ def _run(
     layout: Layout,
     workers: int,
     strategy: str | Strategy,
-    compress: str,
+    tensors: str,
     device: str,
     steps: int,
     memory: str,
@@ -118,7 +118,7 @@ def _run(
     """The exchanges of the last of `steps` steps, of the rank that sends most."""
 
     def trace_rank(rank: int) -> list[TracedExchange]:
-        engine = Engine(codec, memory=memory, strategy=strategy, compress=compress, ranks=(rank,), workers=workers)
+        engine = Engine(codec, memory=memory, strategy=strategy, tensors=tensors, ranks=(rank,), workers=workers)
         first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
         engine.step = codec.steady_from_step + first
         exchanges: list[TracedExchange] = []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 
-from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Observation, Switch, Warmup
-from gradwire.adaptive.controller import ALL, Choice, Controller, Decision, controllers
+from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, ControllerRun, Observation, Settings, Switch, Warmup
+from gradwire.adaptive.controller import Controller, controllers
+from gradwire.adaptive.values import ALL, Choice, Choices
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError, StateMismatch, UnknownName
 
@@ -33,9 +34,16 @@ def observed(epoch, norms=1.0, *, rate=0.4, then=None, steps=98, deviations=1.0)
     )
 
 
-def run(controller, epochs):
+def started(controller):
+    """A training under the controller, before its first step."""
+    run = ControllerRun(controller)
+    run.start(LAYERS)
+    return run
+
+
+def report(run, epochs):
     for seen in epochs:
-        controller.end_epoch(seen)
+        run.end_epoch(seen)
 
 
 def rate_of(epoch):
@@ -48,12 +56,12 @@ def norm_of(epoch):
     return 100.0 * 0.4 ** sum(epoch >= e for e in (10, 160, 260)) * (1 + 0.1 * math.sin(epoch))
 
 
-def published_run(controller, epochs=range(300)):
+def published_run(run, epochs=range(300)):
     """The settings in each epoch, from the first of `epochs` on."""
     used = []
     for epoch in epochs:
-        used.append(controller.settings)
-        controller.end_epoch(observed(epoch, norm_of(epoch), rate=rate_of(epoch), then=rate_of(epoch + 1)))
+        used.append(run.settings)
+        run.end_epoch(observed(epoch, norm_of(epoch), rate=rate_of(epoch), then=rate_of(epoch + 1)))
     return used
 
 
@@ -62,8 +70,7 @@ def published_run(controller, epochs=range(300)):
 
 @pytest.mark.parametrize("per_layer", [True, False])
 def test_accordion_gives_the_59_epochs_that_the_published_volume_implies(per_layer):
-    accordion = Accordion(LOW, HIGH, per_layer=per_layer)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH, per_layer=per_layer))
     used = published_run(accordion)
     low = {e for e, settings in enumerate(used) if set(settings.levels.values()) == {LOW}}
     assert low == {*range(21), *range(152, 171), *range(252, 271)}
@@ -76,8 +83,7 @@ def test_accordion_gives_the_59_epochs_that_the_published_volume_implies(per_lay
 
 
 def test_accordion_logs_its_switches_with_reasons():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     published_run(accordion)
     by_epoch = {s.epoch for s in accordion.switches}
     assert by_epoch == {20, 151, 170, 251, 270}
@@ -92,8 +98,7 @@ def test_accordion_logs_its_switches_with_reasons():
 
 
 def test_accordion_decides_for_each_layer_on_its_own():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     accordion.end_epoch(observed(0, 8.0))
     for epoch in range(1, 10):
         assert set(accordion.end_epoch(observed(epoch, 0.0)).levels.values()) == {LOW}
@@ -107,8 +112,7 @@ def test_accordion_decides_for_each_layer_on_its_own():
 
 
 def test_a_fall_of_the_rate_holds_until_the_next_decision():
-    accordion = Accordion(LOW, HIGH, every=5)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH, every=5))
     levels = {}
     for epoch in range(20):
         then = 0.04 if epoch >= 7 else 0.4
@@ -120,8 +124,7 @@ def test_a_fall_of_the_rate_holds_until_the_next_decision():
 
 @pytest.mark.parametrize(("every", "low"), [(5, [*range(6), *range(15, 21)]), (1, [0, 1, 15, 16])])
 def test_the_first_epoch_at_a_lower_rate_decides_nothing(every, low):
-    accordion = Accordion(LOW, HIGH, every=every)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH, every=every))
     used = []
     for epoch in range(25):
         used.append(set(accordion.settings.levels.values()))
@@ -131,8 +134,7 @@ def test_the_first_epoch_at_a_lower_rate_decides_nothing(every, low):
 
 
 def test_a_fall_in_a_decision_epoch_wins_and_its_norms_are_still_kept():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     accordion.end_epoch(observed(0, 8.0))
     assert set(accordion.end_epoch(observed(10, 8.0, then=0.04)).levels.values()) == {LOW}
     assert set(accordion.end_epoch(observed(20, 7.9, rate=0.04)).levels.values()) == {HIGH}
@@ -141,8 +143,7 @@ def test_a_fall_in_a_decision_epoch_wins_and_its_norms_are_still_kept():
 
 
 def test_a_mixed_model_logs_only_what_changes():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     accordion.end_epoch(observed(0, 8.0))
     accordion.end_epoch(observed(10, {"conv1.weight": 8.0, "conv2.weight": 1.0, "linear.weight": 8.0}))
     accordion.end_epoch(observed(11, 1.0, then=0.04))
@@ -152,8 +153,7 @@ def test_a_mixed_model_logs_only_what_changes():
 
 
 def test_a_rising_rate_changes_nothing():
-    accordion = Accordion(LOW, HIGH, every=2)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH, every=2))
     for epoch in range(6):
         settings = accordion.end_epoch(observed(epoch, rate=0.1 * (epoch + 1), then=0.1 * (epoch + 2)))
     assert set(settings.levels.values()) == {HIGH}
@@ -162,22 +162,19 @@ def test_a_rising_rate_changes_nothing():
 def test_a_rate_that_always_falls_is_warned_about_and_has_a_way_out():
     rates = [0.2 * (1 + math.cos(math.pi * e / 40)) for e in range(41)]
     cosine = [observed(e, rate=rates[e], then=rates[e + 1]) for e in range(40)]
-    plain, patient = Accordion(LOW, HIGH), Accordion(LOW, HIGH, decay=0.5)
-    for controller in (plain, patient):
-        controller.start(LAYERS)
+    plain, patient = (started(Accordion(LOW, HIGH, decay=decay)) for decay in (1.0, 0.5))
     with pytest.warns(UserWarning, match=r"accordion: .* last 10 epochs.*decay=0.5") as warned:
-        run(plain, cosine)
+        report(plain, cosine)
     assert len(warned) == 1
     assert not plain.switches
-    run(patient, cosine)  # a warning would be an error
+    report(patient, cosine)  # a warning would be an error
     # one comparison sends all to `high`; back only where the cosine halves from one epoch to the next
     assert [(s.epoch, s.after) for s in patient.switches if s.parameter in (ALL, LAYERS[0])] == [(10, HIGH), (37, LOW)]
 
 
 def test_falls_that_do_not_follow_each_other_are_no_reason_to_warn():
-    accordion = Accordion(LOW, HIGH, every=2)
-    accordion.start(LAYERS)
-    run(accordion, [observed(e, then=0.3 if e % 4 == 3 else 0.4) for e in range(20)])
+    accordion = started(Accordion(LOW, HIGH, every=2))
+    report(accordion, [observed(e, then=0.3 if e % 4 == 3 else 0.4) for e in range(20)])
     assert [s.epoch for s in accordion.switches[:4]] == [2, 2, 2, 3]
 
 
@@ -194,19 +191,17 @@ def test_falls_that_do_not_follow_each_other_are_no_reason_to_warn():
     ],
 )
 def test_odd_norms_are_critical(old, now, level, why):
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     accordion.end_epoch(observed(0, old))
     accordion.end_epoch(observed(1, 1.0))
-    accordion.state.settings = type(accordion.settings)(dict.fromkeys(LAYERS, "before"))
-    settings = accordion.end_epoch(observed(10, now))
-    assert set(settings.levels.values()) == {level}
-    assert why in accordion.switches[0].why
+    state = replace(accordion.state, settings=Settings(dict.fromkeys(LAYERS, "before")))
+    _, decision = accordion.controller.decide(state, observed(10, now))
+    assert set(decision.settings.levels.values()) == {level}
+    assert why in decision.switches[0].why
 
 
 def test_a_norm_that_was_not_observed_is_named():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     with pytest.raises(ConfigError, match=r"accordion: .*epoch 0 lacks the norm of 'linear.weight'"):
         accordion.end_epoch(observed(0, {"conv1.weight": 1.0, "conv2.weight": 1.0}))
 
@@ -215,8 +210,7 @@ def test_a_norm_that_was_not_observed_is_named():
 
 
 def test_batch_and_rate_grow_outside_critical_regimes():
-    batch = AccordionBatch()
-    batch.start(LAYERS)
+    batch = started(AccordionBatch())
     used = published_run(batch)
     assert [s.batch_factor for s in used] == [
         1 if e in {*range(21), *range(152, 171), *range(252, 271)} else 8 for e in range(300)
@@ -229,8 +223,7 @@ def test_batch_and_rate_grow_outside_critical_regimes():
 
 
 def test_fewer_steps_of_a_larger_batch_are_no_change_of_the_gradient():
-    batch = AccordionBatch(factor=8, every=1, codec="fp16")
-    batch.start(LAYERS)
+    batch = started(AccordionBatch(factor=8, every=1, codec="fp16"))
     batch.end_epoch(observed(0, 80.0, steps=96))
     assert batch.end_epoch(observed(1, 80.0, steps=96)).batch_factor == 8
     assert batch.end_epoch(observed(2, 10.0, steps=12)).batch_factor == 8  # the sum is an eighth, the mean the same
@@ -248,8 +241,8 @@ def norm_at(msdr, steps=98):
 
 
 def test_adaqs_climbs_one_level_whenever_the_ratio_has_halved():
-    adaqs = AdaQS()
-    assert set(adaqs.start(LAYERS).levels.values()) == {"powersgd(rank=1)"}
+    adaqs = started(AdaQS())
+    assert set(adaqs.settings.levels.values()) == {"powersgd(rank=1)"}
     ranks = []
     for epoch, msdr in enumerate([8.0, 6.0, 4.1, 3.999, 9.0, 2.1, 0.5, 0.01]):
         settings = adaqs.end_epoch(observed(epoch, norm_at(msdr)))
@@ -265,10 +258,9 @@ def test_adaqs_climbs_one_level_whenever_the_ratio_has_halved():
 
 def test_adaqs_takes_the_ratio_of_the_whole_model():
     adaqs = AdaQS(levels=("a", "b"))
-    adaqs.start(["x", "y"])
     seen = Observation(0, 0.1, 0.1, {"x": 30.0, "y": 40.0}, {"x": 4.0, "y": 3.0}, steps=10)
-    adaqs.end_epoch(seen)
-    assert adaqs.state.kept["msdr"] == pytest.approx(math.sqrt((9 * (50 / 10 / 5) ** 2 - 1) / 10))
+    state, _ = adaqs.decide(adaqs.first(["x", "y"])[0], seen)
+    assert state.kept["msdr"] == pytest.approx(math.sqrt((9 * (50 / 10 / 5) ** 2 - 1) / 10))
 
 
 @pytest.mark.parametrize("msdr", [1.0, 0.1])
@@ -279,18 +271,15 @@ def test_adaqs_sees_through_the_noise_of_a_mean_of_few_steps(msdr):
     mean = torch.nn.functional.normalize(torch.randn(elements), dim=0) * msdr
     for _ in range(200):
         drawn = mean + torch.randn(steps, elements) / elements**0.5
-        adaqs = AdaQS(levels=("a", "b"))
-        adaqs.start(["x"])
         middle = float(drawn.mean(0).square().sum())
         deviation = math.sqrt(float(drawn.square().sum(1).mean()) - middle)
         seen = Observation(0, 0.1, 0.1, {"x": steps * math.sqrt(middle)}, {"x": deviation}, steps=steps)
-        found.append(adaqs._msdr(seen) ** 2)
+        found.append(AdaQS()._msdr(["x"], seen) ** 2)
     assert sum(found) / len(found) == pytest.approx(msdr**2, rel=0.1)
 
 
 def test_adaqs_loosens_epoch_by_epoch_below_the_noise():
-    adaqs = AdaQS()
-    adaqs.start(LAYERS)
+    adaqs = started(AdaQS())
     sunk = 0.9 * norm_at(0.0)
     used = [adaqs.end_epoch(observed(e, norm)).levels[LAYERS[0]] for e, norm in enumerate([sunk, norm_at(1.0)])]
     assert used == 2 * ["powersgd(rank=1)"]  # what begins below is held against nothing
@@ -303,8 +292,7 @@ def test_adaqs_loosens_epoch_by_epoch_below_the_noise():
     "odd", [{"deviations": 0.0}, {"norms": math.nan}, {"norms": math.inf}, {"steps": 0}, {"steps": 1}]
 )
 def test_adaqs_passes_over_epochs_without_a_ratio(odd):
-    adaqs = AdaQS()
-    adaqs.start(LAYERS)
+    adaqs = started(AdaQS())
     adaqs.end_epoch(observed(0, norm_at(8.0)))
     adaqs.end_epoch(observed(1, **({"norms": norm_at(8.0)} | odd)))
     assert not adaqs.switches
@@ -315,13 +303,13 @@ def test_adaqs_passes_over_epochs_without_a_ratio(odd):
 
 
 def test_warmup_goes_through_the_ratios_of_deep_gradient_compression():
-    warmup = Warmup("topk(ratio=0.001)")
-    used = [warmup.start(LAYERS).levels[LAYERS[0]]]
+    warmup = started(Warmup("topk(ratio=0.001)"))
+    used = [warmup.settings.levels[LAYERS[0]]]
     used += [warmup.end_epoch(Observation(e, 0.1, 0.1)).levels[LAYERS[0]] for e in range(5)]
     assert [codecs.build(spec).ratio for spec in used] == [0.25, 0.0625, 0.015625, 0.00390625, 0.001, 0.001]
-    assert warmup.levels == tuple(used[:5])
+    assert warmup.controller.levels == tuple(used[:5])
     assert [s.epoch for s in warmup.switches] == [0, 1, 2, 3]
-    assert not warmup.watches
+    assert not warmup.controller.watches
 
 
 @pytest.mark.parametrize(
@@ -363,6 +351,7 @@ def test_warmup_replaces_one_argument(spec, stages):
         ("accordion_batch(factor=1)", "`factor` must be a whole number of at least 2"),
         ("accordion_batch(codec='')", "`codec` must be a codec's spec"),
         ("adaqs(levels='powersgd')", "at least two different codec specs"),
+        ("adaqs(levels=['a', 'b'])", "must be a tuple of at least two"),
         ("adaqs(levels=('a', 'a'))", "at least two different codec specs"),
         ("adaqs(levels=('a', 1))", "`levels` must be a codec's spec"),
         ("adaqs(factor=2)", "`factor` must be"),
@@ -406,14 +395,10 @@ def test_specs_are_written_as_one_would():
 def test_a_run_that_is_resumed_in_the_middle_goes_on_as_it_would_have(controller):
     norms = [{p: 10.0 / (1 + (7 * e + i) % 5) for i, p in enumerate(LAYERS)} for e in range(16)]
     seen = [observed(e, norms[e], then=0.04 if e == 8 else 0.4) for e in range(16)]
-    whole = controllers.build(controller.spec)
-    whole.start(LAYERS)
-    for one in seen[:9]:
-        whole.end_epoch(one)
+    whole, resumed = started(controller), started(controller)
+    report(whole, seen[:9])
     state = whole.state_dict()
     saved = json.loads(json.dumps(state))
-    resumed = controllers.build(controller.spec)
-    resumed.start(LAYERS)
     resumed.load_state_dict(saved)
     assert resumed.settings == whole.settings
     for one in seen[9:]:
@@ -421,25 +406,25 @@ def test_a_run_that_is_resumed_in_the_middle_goes_on_as_it_would_have(controller
     assert resumed.switches == whole.switches
     assert resumed.state_dict() == whole.state_dict()
     assert state == saved != whole.state_dict()  # what was saved is a copy
-    assert {level for s in (whole.settings, resumed.settings) for level in s.levels.values()} <= set(whole.levels)
+    used = {level for run in (whole, resumed) for level in run.settings.levels.values()}
+    assert used <= set(controller.levels)
 
 
 def test_a_state_of_another_set_up_is_refused():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     state = accordion.state_dict()
     with pytest.raises(StateMismatch, match=r"saved by controller \"accordion\(.*this one is 'adaqs'"):
-        AdaQS().load_state_dict(state)
+        ControllerRun(AdaQS()).load_state_dict(state)
     with pytest.raises(StateMismatch, match=r"eta=0.3"):
-        Accordion(LOW, HIGH, eta=0.3).load_state_dict(state)
-    other = Accordion(LOW, HIGH)
+        ControllerRun(Accordion(LOW, HIGH, eta=0.3)).load_state_dict(state)
+    other = ControllerRun(Accordion(LOW, HIGH))
     other.start([*LAYERS, "more"])
     with pytest.raises(StateMismatch, match="only one side has more"):
         other.load_state_dict(state)
 
 
 def test_epochs_are_reported_once_and_after_the_start():
-    accordion = Accordion(LOW, HIGH)
+    accordion = ControllerRun(Accordion(LOW, HIGH))
     with pytest.raises(ConfigError, match=r"accordion: nothing is set yet; call start"):
         accordion.end_epoch(observed(0))
     with pytest.raises(ConfigError, match="distinct names"):
@@ -462,18 +447,17 @@ class Stairs(Controller):
     def levels(self):
         return "a", "b", "c"
 
-    def first(self):
-        return Decision({ALL: Choice("a", "first")})
+    def first_choices(self):
+        return Choices({ALL: Choice("a", "first")})
 
-    def decide(self, seen):
+    def next_choices(self, state, seen):
         if seen.epoch == 2:
-            return Decision({ALL: Choice("a", "down"), LAYERS[2]: Choice("b", "but this")})
-        return Decision({p: Choice("bc"[seen.epoch], "up") for p in LAYERS[seen.epoch :]})
+            return Choices({ALL: Choice("a", "down"), LAYERS[2]: Choice("b", "but this")})
+        return Choices({p: Choice("bc"[seen.epoch], "up") for p in LAYERS[seen.epoch :]})
 
 
 def test_a_rule_of_ones_own_gets_its_changes_logged_one_by_one_from_where_each_was():
-    stairs = Stairs()
-    stairs.start(LAYERS)
+    stairs = started(Stairs())
     for epoch in range(3):
         stairs.end_epoch(Observation(epoch, 0.1, 0.1))
     assert [(s.epoch, s.parameter, s.before, s.after, s.why) for s in stairs.switches[3:]] == [
@@ -486,8 +470,7 @@ def test_a_rule_of_ones_own_gets_its_changes_logged_one_by_one_from_where_each_w
 
 
 def test_start_forgets():
-    accordion = Accordion(LOW, HIGH)
-    accordion.start(LAYERS)
+    accordion = started(Accordion(LOW, HIGH))
     published_run(accordion, range(30))
     assert set(accordion.settings.levels.values()) == {HIGH}
     assert set(accordion.start(LAYERS).levels.values()) == {LOW}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 import pytest
@@ -13,8 +13,8 @@ import torch
 import gradwire
 import lockstep
 from gradwire import checkpoint
-from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Warmup
-from gradwire.adaptive.controller import ALL, Choice, Controller, Decision
+from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Choice, Choices, Controller, Observation, Warmup
+from gradwire.adaptive.values import ALL
 from gradwire.collectives import local, trace
 from gradwire.collectives.meter import Meter
 from gradwire.core.layout import Layout
@@ -36,24 +36,28 @@ class Script(Controller):
     def levels(self):
         return self.codecs
 
-    def first(self):
-        return Decision({ALL: Choice(self.codecs[0], "the first epoch")})
+    def first_choices(self):
+        return Choices({ALL: Choice(self.codecs[0], "the first epoch")})
 
-    def decide(self, seen):
-        self.state.kept.setdefault("seen", []).append(seen)
+    def next_choices(self, state, seen):
         wanted = self.plan[seen.epoch] if seen.epoch < len(self.plan) else {}
-        return Decision({name: Choice(level, "as written") for name, level in wanted.items()})
+        choices = {name: Choice(level, "as written") for name, level in wanted.items()}
+        return Choices(choices, kept={"seen": (*state.kept.get("seen", ()), asdict(seen))})
+
+
+def shown(engine):
+    """What a `Script` was shown, epoch by epoch."""
+    return [Observation(**seen) for seen in engine.steering.state_dict()["controller"]["kept"]["seen"]]
 
 
 class Team:
     """Workers in lock step, the same workers as rows of one engine, and the books: what was given, what came out."""
 
     def __init__(self, workers, controller, **options):
-        # `controller` makes one for each engine
         self.engines = [
-            Engine(None, controller=controller(), ranks=(r,), workers=workers, **options) for r in range(workers)
+            Engine(None, controller=controller, ranks=(r,), workers=workers, **options) for r in range(workers)
         ]
-        self.whole = Engine(None, controller=controller(), ranks=range(workers), workers=workers, **options)
+        self.whole = Engine(None, controller=controller, ranks=range(workers), workers=workers, **options)
         for engine in self.all:
             engine.begin(LAYOUT)
         self.given, self.got = (torch.zeros(LAYOUT.numel, dtype=torch.float64) for _ in range(2))
@@ -140,7 +144,7 @@ MIXED = {"a": "topk(ratio=0.1)", "b": "efsignsgd(block=64)", "c": "powersgd(rank
 
 def mixed_team(workers, **options):
     """One codec for each of the three matrices, after an epoch without a step."""
-    team = Team(workers, lambda: Script(tuple(MIXED.values()), (MIXED,)), **options)
+    team = Team(workers, Script(tuple(MIXED.values()), (MIXED,)), **options)
     team.end_epoch()
     return team
 
@@ -184,7 +188,7 @@ def test_all_codecs_share_their_round_trips(nmse_every):
 
 def test_a_switch_changes_what_is_sent_from_the_next_step_on():
     ranks = [f"powersgd(rank={r})" for r in (4, 1)]
-    team = Team(2, lambda: Script(tuple(ranks), ({"a": ranks[1]}, {"a": ranks[0], "b": ranks[1]})))
+    team = Team(2, Script(tuple(ranks), ({"a": ranks[1]}, {"a": ranks[0], "b": ranks[1]})))
     sides = {name: 40 + height for name, height in (("a", 40), ("b", 48))} | {"c": 83}
     for epoch, rank in enumerate([dict.fromkeys(PICKED, 4), {"a": 1, "b": 4, "c": 4}, {"a": 4, "b": 1, "c": 4}]):
         for step in range(2):
@@ -197,17 +201,15 @@ def test_a_switch_changes_what_is_sent_from_the_next_step_on():
 
 def test_levels_may_be_written_with_their_defaults():
     """`topk()` and `topk(ratio=0.01)` are one codec, and a parameter's level is its full spec."""
-    team = Team(2, lambda: Script(("topk", "powersgd()"), ({"b": "powersgd()"},)))
+    team = Team(2, Script(("topk", "powersgd()"), ({"b": "powersgd()"},)))
     specs = {spec: gradwire.codec(spec).spec for spec in ("topk", "powersgd")}
     team.end_epoch()
-    assert team.engines[0].steering.levels == {"a": specs["topk"], "b": specs["powersgd"], "c": specs["topk"]}
+    assert team.engines[0].steering.specs == {"a": specs["topk"], "b": specs["powersgd"], "c": specs["topk"]}
 
 
 def test_compress_all_gives_vectors_a_level_too():
-    team = Team(
-        2, lambda: Script(("topk(ratio=0.5)", "signsgd"), ({"bias": "signsgd"},)), compress="all", memory="none"
-    )
-    assert set(team.engines[0].steering.levels) == set(LAYOUT.names)
+    team = Team(2, Script(("topk(ratio=0.5)", "signsgd"), ({"bias": "signsgd"},)), tensors="all", memory="none")
+    assert set(team.engines[0].steering.specs) == set(LAYOUT.names)
     team.end_epoch()
     out, _ = team.step(flats(2, 0))
     assert set(part(out, "bias").tolist()) <= {-1.0, 1.0}
@@ -232,10 +234,10 @@ def switching(low, high):
     return Script((low, high), ({"a": high}, {ALL: high}, {"b": low}, {"a": low, "b": high}, {ALL: low}, {"c": high}))
 
 
-@pytest.mark.parametrize("compress", ["matrices", "all"])
+@pytest.mark.parametrize("tensors", ["matrices", "all"])
 @pytest.mark.parametrize("codecs, strategy", PAIRS)
-def test_results_and_what_is_owed_add_up_over_all_switches(codecs, strategy, compress):
-    team = Team(3, lambda: switching(*codecs), strategy=strategy, compress=compress)
+def test_results_and_what_is_owed_add_up_over_all_switches(codecs, strategy, tensors):
+    team = Team(3, switching(*codecs), strategy=strategy, tensors=tensors)
     assert team.engines[0].memory.name == "error_feedback"
     for step in range(30):
         team.step(flats(3, step))
@@ -248,7 +250,7 @@ def test_results_and_what_is_owed_add_up_over_all_switches(codecs, strategy, com
 def test_the_owners_errors_move_when_a_tensor_changes_its_codec():
     """Under scatter-reduce-gather shards are cut over all tensors of a codec, so a switch moves those of the others."""
     codecs = ("efsignsgd(block=64)", "topk(ratio=0.05)")
-    team = Team(3, lambda: Script(codecs, ({"a": codecs[1]},)), strategy="scatter_reduce_gather")
+    team = Team(3, Script(codecs, ({"a": codecs[1]},)), strategy="scatter_reduce_gather")
     team.step(flats(3, 0))
     before = [held(engine) for engine in team.all]
     team.end_epoch()
@@ -264,7 +266,7 @@ def held(engine):
 
 
 def test_a_lossless_level_pays_back_what_is_owed():
-    team = Team(2, lambda: Script(("topk(ratio=0.01)", "none"), ({ALL: "none"},)))
+    team = Team(2, Script(("topk(ratio=0.01)", "none"), ({ALL: "none"},)))
     for step in range(3):
         team.step(flats(2, step))
     owed = team.owed()
@@ -278,7 +280,7 @@ def test_a_lossless_level_pays_back_what_is_owed():
 def test_half_precision_gradients_keep_a_memory_in_full_precision():
     """Also where a tensor's level is lossless, whose error of zero must not make the others' coarse."""
     codecs = ("none", "topk(ratio=0.01)")
-    team = Team(2, lambda: Script(codecs, ({"b": codecs[1]}, {ALL: codecs[1]})))
+    team = Team(2, Script(codecs, ({"b": codecs[1]}, {ALL: codecs[1]})))
     for step in range(6):
         given = [x.half() for x in flats(2, step)]
         out, _ = team.step(given)
@@ -293,7 +295,7 @@ def test_half_precision_gradients_keep_a_memory_in_full_precision():
 def test_two_levels_of_workers_lose_nothing_under_accordion():
     """A rank owns pieces of tensors; what is owed for them survives the switches, and all ranks decide alike."""
     low, high = "topk(ratio=0.2)", "topk(ratio=0.02)"
-    team = Team(4, lambda: Accordion(low, high, every=1, eta=0.3), strategy="hierarchical(per_node=2)")
+    team = Team(4, Accordion(low, high, every=1, eta=0.3), strategy="hierarchical(per_node=2)")
     seen = []
     for epoch in range(6):
         for step in range(3):
@@ -309,7 +311,7 @@ def test_two_levels_of_workers_lose_nothing_under_accordion():
 
 def test_a_bad_step_changes_neither_memories_nor_norms():
     codecs = ("powersgd(rank=4)", "topk(ratio=0.1)")
-    team, twin = (Team(2, lambda: Script(codecs, ({"b": codecs[1]},))) for _ in range(2))
+    team, twin = (Team(2, Script(codecs, ({"b": codecs[1]},))) for _ in range(2))
     for step in range(6):
         given = flats(2, step)
         if step in (1, 4):
@@ -325,7 +327,7 @@ def test_a_bad_step_changes_neither_memories_nor_norms():
         if step == 2:
             first, second = (t.end_epoch() for t in (team, twin))
             assert first == second
-    ours, twins = (t.engines[0].steering.controller.state.kept["seen"][0] for t in (team, twin))
+    ours, twins = (shown(t.engines[0])[0] for t in (team, twin))
     assert (ours.norms, ours.steps, twins.steps) == (twins.norms, 3, 2)
     assert (team.engines[0].skipped_steps, twin.engines[0].skipped_steps) == (2, 0)
 
@@ -333,7 +335,7 @@ def test_a_bad_step_changes_neither_memories_nor_norms():
 @pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
 def test_parameters_that_nobody_used_keep_their_memory_at_any_level(strategy):
     codecs = ("efsignsgd(block=64)", "topk(ratio=0.05)")
-    team = Team(3, lambda: switching(*codecs), strategy=strategy, track_unused=True)
+    team = Team(3, switching(*codecs), strategy=strategy, track_unused=True)
     for step in range(18):
         given, unused = flats(3, step), {4: "a", 5: "b", 11: "a", 14: "c"}.get(step)
         if unused:
@@ -367,7 +369,7 @@ def test_measured_error_is_that_of_all_codecs_together():
 
 def test_norms_are_those_of_the_workers_own_sums_and_their_mean():
     """Also where DDP rebuilds its buckets in the middle, and in units of a loss scale of 1."""
-    team, scale = Team(3, lambda: Script(("topk(ratio=0.1)",))), 8.0
+    team, scale = Team(3, Script(("topk(ratio=0.1)",))), 8.0
     orders = [[("a", "bias"), ("b", "tiny", "c")], [("c", "b"), ("tiny",), ("bias", "a")]]
     rows = [flats(3, step) for step in range(5)]
     for step, given in enumerate(rows):
@@ -376,7 +378,7 @@ def test_norms_are_those_of_the_workers_own_sums_and_their_mean():
         units = [Layout(tuple(s for n in names for s in LAYOUT.segments if s.name == n)) for names in orders[step >= 2]]
         team.step([engine.loss_scale * x for x, engine in zip(given, team.engines, strict=True)], units)
     team.end_epoch(rate=0.3, then=0.2)
-    (seen,) = team.engines[2].steering.controller.state.kept["seen"]
+    (seen,) = shown(team.engines[2])
     assert (seen.epoch, seen.learning_rate, seen.next_learning_rate, seen.steps) == (0, 0.3, 0.2, 5)
     each = torch.stack([torch.stack(given) for given in rows]).double()  # step, worker, element
     total = each.sum(0)
@@ -389,11 +391,11 @@ def test_norms_are_those_of_the_workers_own_sums_and_their_mean():
 
 
 def test_every_epoch_is_seen_by_itself():
-    team = Team(2, lambda: Script(("topk(ratio=0.1)",)))
+    team = Team(2, Script(("topk(ratio=0.1)",)))
     for epoch in range(3):
         team.step([torch.full((LAYOUT.numel,), float(epoch + 1))] * 2)
         team.end_epoch()
-    seen = team.engines[0].steering.controller.state.kept["seen"]
+    seen = shown(team.engines[0])
     assert [s.norms["a"] for s in seen] == pytest.approx([40.0, 80.0, 120.0])
     assert [(s.epoch, s.steps) for s in seen] == [(0, 1), (1, 1), (2, 1)]
 
@@ -405,13 +407,13 @@ def test_a_parameter_without_a_gradient_has_a_norm_of_zero():
     cluster.end_epoch(0.1, 0.1)
     cluster.reduce({"a": grads["a"]})
     assert set(cluster.end_epoch(0.1, 0.1).levels) == {"a", "b"}
-    why = {s.parameter: s.why for s in cluster.controller.switches}
+    why = {s.parameter: s.why for s in cluster.switches}
     assert why == {"a": "norm 40 to 40 in 1 epochs: 0.00 < eta"}  # `b` went from 40 to 0 and stays at `low`
-    assert cluster.controller.state.kept["norms"] == {"a": 40.0, "b": 0.0}
+    assert cluster.state_dicts()[0]["steering"]["controller"]["kept"]["norms"] == {"a": 40.0, "b": 0.0}
 
 
 def test_an_epoch_without_a_step_is_no_news():
-    team = Team(2, lambda: Accordion("topk(ratio=0.5)", "topk(ratio=0.1)", every=1))
+    team = Team(2, Accordion("topk(ratio=0.5)", "topk(ratio=0.1)", every=1))
     team.end_epoch()
     assert set(team.end_epoch().levels.values()) == {"topk(ratio=0.5)"}
 
@@ -421,13 +423,13 @@ def test_workers_with_different_data_decide_alike():
     low, high = "topk(ratio=0.2)", "topk(ratio=0.1)"
     levels = {}
     for other in (1.0, 9.0):  # how large worker 1's gradient is
-        team = Team(2, lambda: Accordion(low, high, every=1))
+        team = Team(2, Accordion(low, high, every=1))
         for factor in (1.0, 0.3):
             team.step([factor * torch.ones(LAYOUT.numel), other * torch.ones(LAYOUT.numel)])
             settings = team.end_epoch()  # checks that they are the same
         levels[other] = set(settings.levels.values())
     assert levels == {1.0: {high}, 9.0: {high}}
-    team = Team(2, lambda: Accordion(low, high, every=1))
+    team = Team(2, Accordion(low, high, every=1))
     for factor in (1.0, 0.1):
         team.step([factor * torch.ones(LAYOUT.numel), 0.5 * torch.ones(LAYOUT.numel)])
         settings = team.end_epoch()
@@ -436,9 +438,9 @@ def test_workers_with_different_data_decide_alike():
 
 def test_the_published_controllers_run_in_the_engine():
     """AdaQS goes on when its ratio halves, Warmup from epoch to epoch, the batch with the norms of the mean."""
-    adaqs = Team(2, lambda: AdaQS(("topk(ratio=0.01)", "topk(ratio=0.1)")))
-    warm = Team(2, lambda: Warmup("topk(ratio=0.01)", epochs=2))
-    batch = Team(2, lambda: AccordionBatch(factor=4, every=1))
+    adaqs = Team(2, AdaQS(("topk(ratio=0.01)", "topk(ratio=0.1)")))
+    warm = Team(2, Warmup("topk(ratio=0.01)", epochs=2))
+    batch = Team(2, AccordionBatch(factor=4, every=1))
     found = []
     for epoch in range(3):
         noise = 0.1 * 4.0**epoch  # a constant gradient that sinks into its noise
@@ -455,7 +457,7 @@ def test_the_published_controllers_run_in_the_engine():
 
 
 def test_the_batch_controller_compares_means_not_sums():
-    team = Team(2, lambda: AccordionBatch(factor=4, every=1))
+    team = Team(2, AccordionBatch(factor=4, every=1))
     factors = []
     for steps in (8, 2, 2, 8, 8):  # the batch grows fourfold after the second epoch, and falls with the rate
         for _ in range(steps):
@@ -484,22 +486,22 @@ def trained(team, steps):
 
 @pytest.mark.parametrize("at", [3, 4, 5, 7])
 def test_a_state_of_the_middle_of_an_epoch_is_continued_bit_for_bit(at, tmp_path):
-    whole = Team(2, accordion)
+    whole = Team(2, accordion())
     trained(whole, range(at))
     torch.save(whole.save(), tmp_path / "states.pt")
     rest = trained(whole, range(at, 12))
-    resumed = Team(2, accordion)
+    resumed = Team(2, accordion())
     resumed.load(*torch.load(tmp_path / "states.pt", weights_only=True))
     assert all(a.equal(b) for a, b in zip(rest, trained(resumed, range(at, 12)), strict=True))
-    ours, theirs = (t.engines[1].steering.controller for t in (whole, resumed))
-    assert ours.switches == theirs.switches != []
-    assert ours.state_dict() == theirs.state_dict()
+    ours, theirs = (t.engines[1].steering for t in (whole, resumed))
+    assert ours.switches == theirs.switches != ()
+    assert ours.state_dict()["controller"] == theirs.state_dict()["controller"]
     levels = {s.after for s in ours.switches}
     assert levels == {"powersgd(rank=4)", "powersgd(rank=1)"}
 
 
 def test_a_saved_state_stays_as_it_is():
-    team = Team(2, accordion)
+    team = Team(2, accordion())
     trained(team, range(4))
     saved = checkpoint.save(team.engines[0])
     sums = {name: tensor.clone() for name, tensor in saved["steering"]["sums"].items()}
@@ -509,11 +511,11 @@ def test_a_saved_state_stays_as_it_is():
 
 
 def test_another_number_of_workers_goes_on_and_loses_nothing():
-    old, new = Team(2, accordion), Team(3, accordion)
+    old, new = Team(2, accordion()), Team(3, accordion())
     trained(old, range(7))
     states, rows = old.save()
     new.load([states] * 3, rows)
-    assert new.engines[2].steering.levels == old.engines[0].steering.levels
+    assert new.engines[2].steering.specs == old.engines[0].steering.specs
     torch.testing.assert_close(new.owed(), old.owed())
     new.given, new.got = old.given, old.got
     for step in range(3):
@@ -577,7 +579,7 @@ def started(**options):
         (
             lambda: Engine(None, controller=accordion()).begin(Layout.of([("v", (4000,))])),
             "accordion: there is nothing to choose a codec for, as no parameter is a matrix of 1024 elements or more; "
-            "pass compress='all'",
+            "pass tensors='all'",
         ),
         (
             lambda: next(started().reduce(torch.zeros(1, 1600), Layout.of([("b", (40, 40))]))),

@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gradwire.bench import distributed
-from gradwire.bench.tasks import images
 from gradwire.cli import main
 from gradwire.cli.bench.accuracy import accuracy, overview
 from gradwire.core.records import load
-from gradwire.lab.namespace import missing
+from gradwire.laboratory.bench import distributed
+from gradwire.laboratory.bench.tasks import images
+from gradwire.laboratory.hosts.namespace import missing
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "laboratory" / "bench"))
 from small import TRAIN, shrink, train_small
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -123,7 +123,9 @@ def test_made_up_images(capsys, monkeypatch):
 
 def test_some_runs_of_a_study(capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr("gradwire.bench.accuracy.Study.run", lambda study, *rest: seen.extend(study.plans) or [])
+    monkeypatch.setattr(
+        "gradwire.laboratory.bench.accuracy.Study.run", lambda study, *rest: seen.extend(study.plans) or []
+    )
     run(capsys, "--study", "accordion", "--study", "recommendation", "--controller", "adaqs", "--codec", "fp16")
     assert [(p.task, p.codec, p.recipe.epochs) for p in seen] == [
         ("vgg19bn-cifar10", None, 60),
@@ -139,7 +141,7 @@ def test_several_jobs_share_the_runs(capsys, monkeypatch, tmp_path):
         asked.append((jobs, path))
         yield from study.run(path, on_start, on_progress)
 
-    monkeypatch.setattr("gradwire.bench.jobs.run", pretend)
+    monkeypatch.setattr("gradwire.laboratory.bench.jobs.run", pretend)
     path = tmp_path / "r.jsonl"
     found, _ = run(capsys, *FEW, "--codec", "none", "--codec", "fp16", "--jobs", "2", "--record", str(path))
     assert asked == [(2, path)]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gradwire.cli import main
-from gradwire.perf.workload import shipped
+from gradwire.planner.workload import shipped
 
 SLOW = ["--model", "resnet50", "--batch", "64", "--gpus", "64", "--gpus-per-node", "4", "--bandwidth", "1gbit"]
 BASELINE_ROWS = {"none": "FP32 DDP", "fp16": "FP16 DDP", "bf16": "BF16 DDP"}

@@ -1,4 +1,4 @@
-"""`gradwire bench encode` on the command line. The measuring is in tests/bench/test_encode.py."""
+"""`gradwire bench encode` on the command line. The measuring is in tests/laboratory/bench/test_encode.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 import pytest
 from rich.console import Console
 
-from gradwire.bench.encode import Measured
 from gradwire.cli import main
 from gradwire.cli.bench.encode import table
 from gradwire.core.records import load
+from gradwire.laboratory.bench.encode import Measured
 
 
 def test_json_when_piped_and_one_record_for_each_codec_and_size(capsys, tmp_path):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gradwire.cli import main
-from gradwire.perf.profile import Profile
+from gradwire.planner.profile import Profile
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def test_every_codec_is_listed_with_all_it_promises(capsys):
 
 def test_one_codec_with_its_maths(capsys):
     one = answer(capsys, "topk")
-    assert set(one) == KEYS | {"docstring"}
+    assert set(one) == KEYS | {"docstring", "help"}
+    assert all(f"\n    {name}: " in one["help"] for name in one["parameters"])
     assert one["parameters"] == {"ratio": 0.01, "value_bits": 32, "index": "best"}
     assert one["strategies"] == ["all_gather", "scatter_reduce_gather"]
     assert one["docstring"].startswith(one["summary"])

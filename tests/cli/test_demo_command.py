@@ -1,4 +1,4 @@
-"""`gradwire demo`: what is refused before any process starts, and the page. The run is in tests/bench/test_demo.py."""
+"""`gradwire demo`: what is refused before any process starts, and the page. The run is in test_demo.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from gradwire.bench.outcome import Outcome
 from gradwire.cli import main
 from gradwire.cli.demo import page
+from gradwire.laboratory.bench.outcome import Outcome
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_bad_requests_are_refused_at_once(capsys, arguments, message):
 
 
 def test_the_page_shows_every_configuration_and_marks_what_is_computed():
-    labels = ("fp32 DDP", "fp16", "topk(ratio=0.01)")
+    labels = ("fp32 DDP", "fp16 DDP", "topk(ratio=0.01)")
     outcomes = [
         Outcome(
             label=label,
@@ -53,14 +53,14 @@ def test_the_page_shows_every_configuration_and_marks_what_is_computed():
     rows = {line.split("  ")[1]: line.split() for line in text.splitlines() if line[2:].startswith(labels)}
     assert rows["fp32 DDP"][2:] == ["50.0", "(50-50)", "8", "MB", "0.500", "90.0%", "-", "64", "ms", "-", "-"]
     time, sent, quality = ["100.0", "(100-100)"], ["2", "MB"], ["0.500", "90.0%"]
-    assert rows["fp16"][1:] == [*time, *sent, *quality, "10/20/5", "16", "ms", "960", "Mbit/s", "-"]
+    assert rows["fp16 DDP"][2:] == [*time, *sent, *quality, "10/20/5", "16", "ms", "960", "Mbit/s", "-"]
     assert rows["topk(ratio=0.01)"][-4:] == ["600", "Mbit/s", "240", "Mbit/s"]
     assert "*: computed from bytes and measured steps, not measured" in text
     assert "Computed, not measured:" in text
 
 
 def test_the_page_shows_each_link_beside_fp16():
-    times = {"fp32 DDP": (0.3, 0.1), "fp16": (0.2, 0.08), "topk": (0.1, 0.1)}
+    times = {"fp32 DDP": (0.3, 0.1), "fp16 DDP": (0.2, 0.08), "topk": (0.1, 0.1)}
     outcomes = [
         Outcome(
             label=label,
@@ -90,7 +90,7 @@ def test_the_page_shows_each_link_beside_fp16():
 
 
 def test_without_privileges_it_goes_on_over_loopback_and_says_why(capsys, monkeypatch):
-    monkeypatch.setattr("gradwire.lab.namespace.missing", lambda: "lab: not here")
+    monkeypatch.setattr("gradwire.laboratory.hosts.namespace.missing", lambda: "lab: not here")
     assert main(["demo", "--workers", "2", "--steps", "10", "--codec", "signsgd"]) == 0
     captured = capsys.readouterr()
     assert captured.err == "gradwire: lab: not here\nGoing on over loopback.\n"

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from gradwire.cli import main
 from gradwire.cli.lab import line, table
-from gradwire.lab import Network, Verified
-from gradwire.lab.namespace import become_able, missing
+from gradwire.laboratory.hosts import Network, Verified
+from gradwire.laboratory.hosts.namespace import become_able, missing
 
 
 @pytest.fixture
@@ -132,7 +132,9 @@ def test_where_namespaces_are_not_permitted_it_gives_the_choices(capsys, monkeyp
 )  # fmt: skip
 def test_a_user_who_lacks_rights_gets_the_same_command_line_in_a_user_namespace(program, refused, started, monkeypatch):
     commands = []
-    monkeypatch.setattr("gradwire.lab.namespace._refused", lambda *options: "no" if refused and not options else None)
+    monkeypatch.setattr(
+        "gradwire.laboratory.hosts.namespace._refused", lambda *options: "no" if refused and not options else None
+    )
     monkeypatch.setattr("os.execvp", lambda file, argv: commands.append((file, argv)))
     monkeypatch.setattr(sys, "argv", [program, "lab", "--", "true"])
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-W", "error", "-m", "gradwire", "lab", "--", "true"])
@@ -143,8 +145,8 @@ def test_a_user_who_lacks_rights_gets_the_same_command_line_in_a_user_namespace(
 
 def test_clean_says_what_it_ended_or_that_nothing_was_left(capsys, monkeypatch):
     found, ended = {7: [12, 11]}, []
-    monkeypatch.setattr("gradwire.lab.namespace.owners", lambda: found)
-    monkeypatch.setattr("gradwire.lab.namespace.end", ended.extend)
+    monkeypatch.setattr("gradwire.laboratory.hosts.namespace.owners", lambda: found)
+    monkeypatch.setattr("gradwire.laboratory.hosts.namespace.end", ended.extend)
     assert main(["lab", "--clean"]) == 0
     assert json.loads(capsys.readouterr().out) == {"ended": [{"owner": 7, "processes": [11, 12]}]}
     assert ended == [12, 11]

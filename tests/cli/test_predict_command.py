@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gradwire import planner
 from gradwire.cli.predict import predict
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.perf.profile import Profile
+from gradwire.planner.profile import Profile
 
 HARDWARE = "v100-paper-measured"
 GIVEN = {"--model": "resnet101", "--batch": "64", "--gpus": "64", "--bandwidth": "10gbit", "--hardware": HARDWARE}
@@ -106,7 +106,7 @@ def test_inputs_come_once_with_their_source():
 def test_a_baseline_that_was_not_measured_is_left_out_and_that_is_said(monkeypatch):
     whole = Profile.load(HARDWARE)
     partial = replace(whole, codecs={k: v for k, v in whole.codecs.items() if k not in ("fp16", "bf16")})
-    monkeypatch.setattr("gradwire.perf.profile._load", lambda name: partial)
+    monkeypatch.setattr("gradwire.planner.profile._load", lambda name: partial)
     found = answer("--codec", POWER)
     assert [r["codec"] for r in found["predictions"]] == ["none", POWER]
     assert found["predictions"][1]["step_speedup_over_fp16"] is None

@@ -42,13 +42,13 @@ def test_strategy_and_compress_are_passed_on(capsys):
     common = ("--model", "resnet20", "--codec", "signsgd", "--workers", "8")
     gathered = answer(capsys, *common, "--strategy", "all_gather")
     shared = answer(capsys, *common, "--strategy", "scatter_reduce_gather")
-    whole = answer(capsys, *common, "--compress", "all")
+    whole = answer(capsys, *common, "--tensors", "all")
     assert gathered["sent_bytes_per_worker"] > shared["sent_bytes_per_worker"]
     assert whole["payload_bytes"] < gathered["payload_bytes"]
 
 
 def test_nodes_share_what_they_send(capsys, monkeypatch):
-    common = ("--model", "resnet20", "--codec", "qsgd", "--compress", "all")
+    common = ("--model", "resnet20", "--codec", "qsgd", "--tensors", "all")
     alone = answer(capsys, *common, "--workers", "4")
     shared = answer(capsys, *common, "--workers", "16", "--strategy", "hierarchical(per_node=4)")
     assert shared["sent_bytes_per_worker"] == pytest.approx(alone["sent_bytes_per_worker"] / 4, rel=0.05)
@@ -118,8 +118,8 @@ def test_the_help_lists_every_model(capsys):
         (
             "resnet20",
             "topk",
-            ["--compress", "some"],
-            "gradwire: `compress` must be 'matrices' or 'all', got 'some'",
+            ["--tensors", "some"],
+            "gradwire: `tensors` must be 'matrices' or 'all', got 'some'",
         ),
     ],
 )

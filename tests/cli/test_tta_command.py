@@ -16,7 +16,7 @@ from gradwire.cli import main
 from gradwire.cli.tta import tta
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import append
-from gradwire.perf.model import predict
+from gradwire.planner.model import predict
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from trainings import perplexity, training

@@ -50,8 +50,8 @@ def cluster(codec, workers=3, **options):
 class Ranks:
     """The same as ranks of a distributed run: an engine of one row each, driven in lock step."""
 
-    def __init__(self, codec, workers=3, compress="all", **options):
-        self.engines = lockstep.engines(workers, codec, compress=compress, **options)
+    def __init__(self, codec, workers=3, tensors="all", **options):
+        self.engines = lockstep.engines(workers, codec, tensors=tensors, **options)
         self.shapes = {}
 
     def reduce(self, gradients):
@@ -96,7 +96,7 @@ def rng(seed: int = 0) -> Random:
 def sums_in_half(codec, strategy: str) -> bool:
     """Whether the backend adds numbers of 16 bits up."""
     layout = Layout.of([("w", (64, 64))])
-    program, answer = Engine(codec, strategy=strategy, compress="all").reduce(normal(1, 4096), layout), None
+    program, answer = Engine(codec, strategy=strategy, tensors="all").reduce(normal(1, 4096), layout), None
     while True:
         try:
             request = program.send(answer)

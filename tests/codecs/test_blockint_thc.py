@@ -113,16 +113,16 @@ def test_blockint_contraction_is_attained(bits, block):
     """One large element and the others at half a step, which round away from zero."""
     codec = gradwire.codec(f"blockint(bits={bits}, block={block})")
     x = torch.ones(block)
-    x[0] = 2 * codec.levels
+    x[0] = 2 * codec.rule(block).high
     assert nmse(through(codec, x), x) == pytest.approx(1 - codec.traits.delta, rel=1e-5)
 
 
 @pytest.mark.parametrize("bits, block", [(4, 128), (2, 64)])
 def test_blockint_stochastic_rounding_is_centred_and_its_variance_attained(bits, block):
     codec = gradwire.codec(f"blockint(bits={bits}, block={block}, rounding='stochastic')")
-    others = 1 / (1 + math.sqrt(1 + (block - 1) / codec.levels**2))  # of a step: the worst case
+    others = 1 / (1 + math.sqrt(1 + (block - 1) / codec.rule(block).high ** 2))  # of a step: the worst case
     x = torch.full((block,), others)
-    x[0] = codec.levels
+    x[0] = codec.rule(block).high
     samples = [through(codec, x, seed) for seed in range(250)]
     assert_centred(samples, x)
     assert sum(nmse(s, x) for s in samples) / 250 == pytest.approx(codec.traits.omega, rel=0.06)
@@ -376,13 +376,13 @@ def test_owner_does_in_one_pass_what_it_would_do_step_by_step(spec, remember):
             "blockint: `block` must be a multiple of 32 with rotate=True, got 100",
         ),
         ("blockint(rounding='up')", "blockint: `rounding` must be 'nearest' or 'stochastic', got 'up'"),
-        ("blockint(rotate='yes')", "blockint: `rotate` must be False or True, got 'yes'"),
+        ("blockint(rotate='yes')", "blockint: `rotate` must be True or False, got 'yes'"),
         ("thc(bits=9)", "thc: `bits` must be a whole number from 2 to 8, got 9"),
         ("thc(chunk=1000)", "thc: `chunk` must be a power of two, got 1000"),
         ("thc(chunk=16)", "thc: `chunk` must be a whole number from 32 to 1073741824, got 16"),
         ("thc(rotation='half')", "thc: `rotation` must be 'partial' or 'full' or 'none', got 'half'"),
         ("thc(aggregation='ring')", "thc: `aggregation` must be 'scatter' or 'sum' or 'saturate', got 'ring'"),
-        ("qsgd(share_norm=2)", "qsgd: `share_norm` must be False or True, got 2"),
+        ("qsgd(share_norm=2)", "qsgd: `share_norm` must be True or False, got 2"),
     ],
 )
 def test_wrong_parameters_name_themselves(spec, message):

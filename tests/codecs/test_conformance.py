@@ -193,7 +193,7 @@ def test_traced_bytes_are_the_bytes_that_leave(codec, strategy, workers):
     c.engine.step = codec.steady_from_step
     c.reduce(grads)
     shapes = [(n, ts[0].shape) for n, ts in grads.items()]
-    traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
+    traced = trace(codec, shapes, workers=workers, strategy=strategy, tensors="all")
     assert (traced.payload_bytes, traced.sent_bytes) == (c.payload_bytes, c.sent_bytes)
 
 
@@ -204,7 +204,7 @@ def test_no_step_depends_on_the_data_in_its_control_flow(codec):
         return  # the host must know how much to send
     layout = Layout.of([("a", (40, 30)), ("b", (17,))])
     memory = codec.traits.memory
-    engine = Engine(codec, memory=memory, compress="all", workers=4)
+    engine = Engine(codec, memory=memory, tensors="all", workers=4)
     with torch.no_grad():
         for _ in range(2):
             _, result = tracer.run(engine.reduce(torch.empty(1, layout.numel, device="meta"), layout), 4)
@@ -500,7 +500,7 @@ def three_steps(codec, strategy, memory):
     """What comes out and is owed. The loss scale changes before the last; another step is not finite, and skipped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # codecs of large variance are scaled, and say so
-        c = cluster(codec, memory=memory, strategy=strategy, compress="matrices")
+        c = cluster(codec, memory=memory, strategy=strategy, tensors="matrices")
     seen = []
     for step, scale in enumerate((1.0, 1.0, 1.0, 3.0)):
         grads = gradients(3, SPREAD, seed=step)

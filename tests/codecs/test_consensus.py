@@ -229,7 +229,7 @@ def test_sketchedsgd_second_round_sorts_the_candidates_out():
 @pytest.mark.parametrize("spec, size", [("", 5 * 40 + 4 * 10), ("rows=3, columns=50, candidates=2", 150 + 20)])
 def test_sketchedsgd_bytes_follow_the_formula(spec, size):
     """4 (rows·columns + P·k), k = 10; columns are 4k unless given."""
-    assert trace(f"sketchedsgd({spec})", [("w", (40, 25))], compress="all").payload_bytes == 4 * size
+    assert trace(f"sketchedsgd({spec})", [("w", (40, 25))], tensors="all").payload_bytes == 4 * size
 
 
 def test_sketchedsgd_masks_the_momentum_of_what_was_sent_on_every_worker():

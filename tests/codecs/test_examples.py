@@ -12,6 +12,7 @@ import gradwire
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.kernels.bitpack import unpack
+from gradwire.kernels.grid import code_width
 from gradwire.kernels.random import words
 from gradwire.tracing import trace
 
@@ -145,7 +146,7 @@ def test_qsgd_levels_by_hand():
 @pytest.mark.parametrize("levels, width", [(1, 2), (3, 3), (7, 4), (127, 8), (128, 9)])
 def test_qsgd_width_is_that_of_two_s_plus_one_codes(levels, width):
     codec = gradwire.codec(f"qsgd(levels={levels}, block=100)")
-    assert codec.width == width == math.ceil(math.log2(2 * levels + 1))
+    assert code_width(levels, levels) == width == math.ceil(math.log2(2 * levels + 1))
     assert codec.payload_bytes(1000) == math.ceil(1000 * width / 8) + 4 * 10
 
 
@@ -308,5 +309,5 @@ def test_powersgd_recovers_from_a_zero_gradient():
 
 def test_powersgd_sends_vectors_and_incompressible_matrices_as_they_are():
     """A 4 x 4 matrix at rank 2 would take 16 numbers: at min_rate 1 it travels whole, with the vector."""
-    traced = trace("powersgd(rank=2, min_rate=1)", [("m", (4, 4)), ("b", (5,)), ("w", (50, 60))], compress="all")
+    traced = trace("powersgd(rank=2, min_rate=1)", [("m", (4, 4)), ("b", (5,)), ("w", (50, 60))], tensors="all")
     assert traced.payload_bytes == 4 * (16 + 5 + 2 * (50 + 60))

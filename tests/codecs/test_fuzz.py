@@ -120,7 +120,7 @@ def test_whatever_comes(name, data):
                 assert not result[key].any()
     if codec.traits.fixed_size and codec.steady_from_step == 0:
         shapes = [(k, t[0].shape) for k, t in grads.items()]
-        traced = trace(codec, shapes, workers=workers, strategy=strategy, compress="all")
+        traced = trace(codec, shapes, workers=workers, strategy=strategy, tensors="all")
         assert traced.sent_bytes == cluster.sent_bytes or grads["p0"][0].dtype != torch.float32
 
 

@@ -122,7 +122,7 @@ def test_gradiveq_bytes_of_a_cycle():
     small = 13 * 4 + 14 + 9
     assert sizes == [231, 231 + 16 * 4, small, small, small, 231, 231 + 16 * 4, small]
     assert codec.steady_from_step == 2
-    assert trace(codec, [("w", (37, 6)), ("b", (9,))], compress="all").payload_bytes == 4 * small
+    assert trace(codec, [("w", (37, 6)), ("b", (9,))], tensors="all").payload_bytes == 4 * small
     assert trace("gradiveq", [("w", (512, 512))]).bits_per_element == 32 * 64 / 512
 
 

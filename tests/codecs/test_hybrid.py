@@ -10,7 +10,7 @@ import torch
 from cases import NASTY, cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.hybrid.sketchml import quantiles
+from gradwire.codecs.hybrid._quantiles import quantiles
 from gradwire.core.exchange import Payload
 from gradwire.core.scaled import Scaled
 from gradwire.kernels import indices
@@ -265,8 +265,8 @@ def test_qsparse_contracts_by_the_papers_constants():
     assert delta("qsgd(levels=2, block=13)") == pytest.approx(0.1 * (1 - 0.5))  # omega = (√(1 + 12/4) − 1)/2
     assert delta("qsgd(levels=1, block=25)") == pytest.approx(0.1 / (1 + 2))  # omega = (√25 − 1)/2
     assert delta("efsignsgd(block=50)") == pytest.approx(0.1 / 50)
-    assert isinstance(gradwire.codec("qsparse(values='qsgd(levels=1, block=25)')")._codec, Scaled)
-    assert not isinstance(gradwire.codec("qsparse")._codec, Scaled)
+    assert isinstance(gradwire.codec("qsparse(values='qsgd(levels=1, block=25)')")._coder.codec, Scaled)
+    assert not isinstance(gradwire.codec("qsparse")._coder.codec, Scaled)
 
 
 def test_qsparse_carries_values_of_any_length():

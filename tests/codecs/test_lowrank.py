@@ -10,9 +10,9 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.lowrank._matrices import Batch, orthonormal, unit
-from gradwire.codecs.lowrank.atomo import probabilities, summed
-from gradwire.codecs.lowrank.gradzip import regress
+from gradwire.codecs.lowrank._matrices import Batch, unit
+from gradwire.codecs.lowrank._ridge import regress
+from gradwire.codecs.lowrank._spectrum import probabilities, summed
 from gradwire.core.state import Entry
 from gradwire.tracing import trace
 
@@ -107,7 +107,7 @@ def test_the_first_steps_send_everything(name):
 
 def test_bytes_and_rounds_grow_with_the_iterations_and_vectors_travel_once():
     for spec, iterations in (("powersgd(rank=2)", 1), ("gradzip(rank=2)", 1), ("powersgd(rank=2, iterations=3)", 3)):
-        traced = trace(spec, [("w", (50, 60)), ("b", (5,))], compress="all")
+        traced = trace(spec, [("w", (50, 60)), ("b", (5,))], tensors="all")
         assert traced.payload_bytes == 4 * (iterations * 2 * (50 + 60) + 5)
         assert traced.rounds == 2 * iterations
 
@@ -301,9 +301,9 @@ def test_atomo_bytes_by_hand():
     assert all(far(out[n], g[0]) < 1e-5 for n, g in grads.items())
     c.reduce({n: [torch.zeros_like(t) for t in ts] for n, ts in grads.items()})
     assert c.payload_bytes == 1 + 8 + 4 * 5  # nothing to keep
-    traced = trace("atomo(budget=4)", [(n, g[0].shape) for n, g in grads.items()], compress="all")
+    traced = trace("atomo(budget=4)", [(n, g[0].shape) for n, g in grads.items()], tensors="all")
     assert traced.rounds == 1
-    whole = trace("atomo(budget=4, min_rate=1)", [("v", (4, 4)), ("b", (5,))], compress="all")
+    whole = trace("atomo(budget=4, min_rate=1)", [("v", (4, 4)), ("b", (5,))], tensors="all")
     assert whole.payload_bytes == 4 * (16 + 5)  # 4·(4 + 4) > 4·4: as it is
 
 
@@ -334,27 +334,3 @@ def test_wrong_parameters_name_themselves(spec, message):
     with pytest.raises(gradwire.ConfigError) as caught:
         gradwire.codec(spec)
     assert str(caught.value) == message
-
-
-# -------------------------------------------------------------------- bases
-
-
-def test_bases_span_what_those_of_qr_do():
-    """All matrices at once, of several heights and ranks; the projection is the same, whatever the columns are."""
-    stacks = [normal(1, 3, 40, 4), 1e-20 * normal(1, 2, 7, 2, seed=1), 1e15 * normal(1, 1, 90, 4, seed=2)]
-    for found, stack in zip(orthonormal(stacks), stacks, strict=True):
-        wanted = torch.linalg.qr(stack.double()).Q
-        torch.testing.assert_close(found.double() @ found.double().mT, wanted @ wanted.mT, rtol=0, atol=1e-5)
-        one = torch.eye(stack.shape[-1], dtype=torch.float64)
-        grams = found.double().mT @ found.double()
-        torch.testing.assert_close(grams, one.expand(*stack.shape[:2], -1, -1), atol=1e-5, rtol=0)
-
-
-def test_a_base_of_columns_that_depend_on_each_other_spans_no_more_than_they_do():
-    column = normal(1, 1, 30, 1)
-    (found,) = orthonormal([torch.cat([column, 2 * column, 0 * column], 3)])
-    projected = found @ (found.mT @ column)
-    torch.testing.assert_close(projected, column, rtol=1e-4, atol=1e-5)
-    assert (found.mT @ found).diagonal(dim1=-2, dim2=-1).max() < 1 + 1e-5
-    (nothing,) = orthonormal([torch.zeros(1, 2, 5, 2)])
-    assert (nothing == 0).all()

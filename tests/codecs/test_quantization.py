@@ -10,7 +10,7 @@ import torch
 from cases import cluster, normal, rng
 
 import gradwire
-from gradwire.codecs.quantization.eightbit import magnitudes
+from gradwire.codecs.quantization._tables import magnitudes
 from gradwire.core.errors import ConfigError
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.powers import reference as powers_reference
@@ -341,7 +341,7 @@ def test_terngrad_shared_scale_is_unbiased_and_a_multiple_of_s_over_n():
 @pytest.mark.parametrize("workers, fields", [(1, 16), (3, 10), (4, 8), (8, 6), (200, 3)])
 def test_terngrad_shared_scale_bytes(workers, fields):
     """Sums reach 2n: fields of 2, 3, 4, 5 and 9 bits."""
-    traced = trace("terngrad(share_scale=True, block=64)", [("w", (10, 100))], workers=workers, compress="all")
+    traced = trace("terngrad(share_scale=True, block=64)", [("w", (10, 100))], workers=workers, tensors="all")
     assert [e.kind for e in traced.exchanges] == ["max", "sum"]
     assert [e.payload_bytes for e in traced.exchanges] == [4 * 16, 4 * math.ceil(1000 / fields)]
 

@@ -9,7 +9,8 @@ import torch
 from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.sparsification._sparse_payload import CODINGS, kept
+from gradwire.codecs._parameters import INDEX_CODINGS as CODINGS
+from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.collectives.choose import possible
 from gradwire.core.random import Random
 from gradwire.kernels.indices import index_bytes
@@ -183,7 +184,7 @@ def test_mstopk_support_has_exactly_k_elements_between_the_thresholds(kind, roun
     magnitude = x.abs()
     for ratio in (0.0002, 0.01, 0.45, 0.8, 1):
         codec, k = gradwire.codec(f"mstopk(ratio={ratio}, rounds={rounds})"), kept(ratio, 5000)
-        values, where = codec._pick(x, rng())
+        values, where = codec.pick(x, rng())
         assert where.shape == (3, k)
         assert (where.diff(dim=1) > 0).all()
         assert where.min() >= 0

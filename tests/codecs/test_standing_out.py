@@ -9,7 +9,7 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
-from gradwire.codecs.sparsification import variance
+from gradwire.codecs.sparsification import _power_words, variance
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 from gradwire.kernels.indices import index_bytes
@@ -107,8 +107,8 @@ def test_variance_zeta_lets_old_noise_fade():
 def test_variance_words_hold_exponents_up_to_seven_steps_down(steps):
     x = torch.tensor([-(2.0**5), 0.0, 2.0 ** (5 - steps), -(2.0**-20)])
     starts = torch.tensor([0, 3])
-    largest, words = variance.encode(x, torch.tensor([0, 2, 3]), starts)
-    where, values = variance.decode(largest, words, starts)
+    largest, words = _power_words.encode(x, torch.tensor([0, 2, 3]), starts)
+    where, values = _power_words.decode(largest, words, starts)
     assert largest.tolist() == [127 + 5, 127 - 20]
     if steps <= 7:
         assert (words.long() & 0xFFFFFFFF).tolist() == [1 << 28, 2 + (steps << 29), 3 + (1 << 28)]
@@ -121,25 +121,25 @@ def test_variance_words_hold_exponents_up_to_seven_steps_down(steps):
 def test_variance_rounds_to_the_nearest_power_of_two():
     x = torch.tensor([1.0, 1.499, 1.5, 1.999, 0.751, -3.1, 1e-38, 3.4e38])
     starts = torch.arange(8)
-    _, values = variance.decode(*variance.encode(x, torch.arange(8), starts), starts)
+    _, values = _power_words.decode(*_power_words.encode(x, torch.arange(8), starts), starts)
     assert values[:6].tolist() == [1.0, 1.0, 2.0, 2.0, 1.0, -4.0]
     assert values[6:].tolist() == [2.0**-126, 2.0**127]
     x = normal(10_000).abs() + 0.01
     starts = torch.arange(10_000)
-    _, values = variance.decode(*variance.encode(x, starts, starts), starts)
+    _, values = _power_words.decode(*_power_words.encode(x, starts, starts), starts)
     assert ((x - values).abs() / x).max() <= 1 / 3 + 1e-6
 
 
 def test_variance_index_guard():
-    layout = Layout.of([("w", (variance.LARGEST + 1,))])
-    program = Engine("variance", compress="all").reduce(torch.empty(1, layout.numel, device="meta"), layout)
+    layout = Layout.of([("w", (_power_words.LARGEST + 1,))])
+    program = Engine("variance", tensors="all").reduce(torch.empty(1, layout.numel, device="meta"), layout)
     with pytest.raises(gradwire.Incompatible, match=r"^variance: a unit of 268435457 elements is more than"):
         next(program)
     starts = torch.tensor([0])
-    last = torch.tensor([variance.LARGEST - 1])
+    last = torch.tensor([_power_words.LARGEST - 1])
     words = (last | 1 << 28 | 5 << 29).to(torch.int32)
-    where, values = variance.decode(torch.tensor([130]), words, starts)
-    assert (where.tolist(), values.tolist()) == ([variance.LARGEST - 1], [-0.25])
+    where, values = _power_words.decode(torch.tensor([130]), words, starts)
+    assert (where.tolist(), values.tolist()) == ([_power_words.LARGEST - 1], [-0.25])
 
 
 def test_variance_sends_a_word_for_each_coordinate_and_a_byte_for_each_parameter():

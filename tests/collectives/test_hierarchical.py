@@ -54,7 +54,7 @@ class Cluster(gradwire.VirtualCluster):
 
     def __init__(self, workers, codec, **options):
         super().__init__(workers, codec, **options)
-        self.engines = lockstep.engines(workers, codec, **{"compress": "all"} | options)
+        self.engines = lockstep.engines(workers, codec, **{"tensors": "all"} | options)
 
     def reduce(self, gradients, *, units=None):
         out = super().reduce(gradients, units=units)
@@ -287,7 +287,7 @@ def test_each_rank_sends_its_part_of_what_a_node_alone_would_send(nodes, per_nod
     layout = Layout.of([("w", (128, 64)), ("v", (64, 64))])
     count = nodes * per_node
     _, meters = lockstep.step(
-        engines(nodes, per_node, codec, compress="all"), layout, [normal(layout.numel, seed=r) for r in range(count)]
+        engines(nodes, per_node, codec, tensors="all"), layout, [normal(layout.numel, seed=r) for r in range(count)]
     )
     flat = gradwire.VirtualCluster(nodes, codec)
     flat.reduce({"w": [normal(layout.numel // per_node, seed=r) for r in range(nodes)]})
@@ -368,7 +368,7 @@ def test_small_tensors_of_many_units_go_to_different_ranks():
 def test_owners_follow_the_order_in_which_units_are_announced():
     """Ranks may begin the units of a step in different orders, and must cut them alike."""
     units = [Layout.of([(f"w{i}", (10 + i, 3))]) for i in range(6)]
-    first, second = (engines(2, 2, "topk", compress="all")[0] for _ in range(2))
+    first, second = (engines(2, 2, "topk", tensors="all")[0] for _ in range(2))
     for engine, order in ((first, units), (second, units[::-1])):
         for unit in units:
             engine.announce(unit)
@@ -404,7 +404,7 @@ def test_parameters_that_nobody_used_keep_their_memory(codec):
 def test_a_tensor_is_used_if_any_piece_of_it_is_on_any_rank():
     """The second half of the gradient is zero on all ranks, and its memory is sent all the same."""
     layout = Layout.of([("w", (40, 40))])
-    group = engines(2, 2, "topk(ratio=0.25)", track_unused=True, compress="all")
+    group = engines(2, 2, "topk(ratio=0.25)", track_unused=True, tensors="all")
     lockstep.step(group, layout, [normal(1600, seed=r) for r in range(4)])
     flats = [torch.zeros(1600) for _ in range(4)]
     flats[2][:800] = normal(800)
@@ -428,7 +428,7 @@ def test_what_is_owed_follows_the_gradients_units():
     """Twice the loss scale: gradients and results double, and so must what was kept."""
     outs = []
     for scales in ((1.0, 1.0), (1.0, 2.0)):
-        group = engines(2, 2, "topk(ratio=0.25)", compress="all")
+        group = engines(2, 2, "topk(ratio=0.25)", tensors="all")
         for t, scale in enumerate(scales):
             for engine in group:
                 engine.begin_step(loss_scale=scale)
@@ -440,7 +440,7 @@ def test_what_is_owed_follows_the_gradients_units():
 
 def test_momentum_correction_reaches_vectors_and_pieces():
     """A ratio of 1 without masking is momentum SGD."""
-    c = cluster(2, 2, "topk(ratio=1)", memory="momentum_correction(momentum=0.5, masking=False)", compress="matrices")
+    c = cluster(2, 2, "topk(ratio=1)", memory="momentum_correction(momentum=0.5, masking=False)", tensors="matrices")
     shapes = {"w": (40, 40), "b": (70,)}
     velocity = dict.fromkeys(shapes, 0.0)
     for t in range(3):

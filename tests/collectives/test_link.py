@@ -8,15 +8,15 @@ import torch
 import gradwire
 import lockstep
 from gradwire import checkpoint
-from gradwire.bench.launch import launch
 from gradwire.collectives.choose import choose
 from gradwire.collectives.link import FIRST_ROW, Link, measuring
 from gradwire.core.codec import codecs
 from gradwire.core.exchange import Max
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
-from gradwire.lab import Network
-from gradwire.lab.namespace import missing
+from gradwire.laboratory.bench.launch import launch
+from gradwire.laboratory.hosts import Network
+from gradwire.laboratory.hosts.namespace import missing
 
 SIGN = codecs.build("signsgd")
 

@@ -96,7 +96,7 @@ def test_a_controller_watches_and_switches_without_waiting():
                 assert torch.isclose(wanted, found[name].cpu(), rtol=1e-3, atol=1e-4).float().mean() > 0.97
         settings = [cluster.end_epoch(0.1, 0.1) for cluster in (here, there)]
         assert settings[0] == settings[1]
-    assert there.controller.switches
+    assert there.switches
 
 
 @each
@@ -121,7 +121,7 @@ def test_cuda_gives_what_the_cpu_gives(codec, strategy):
 
 @each
 def test_replicas_agree_bit_for_bit(codec, strategy):
-    engines = lockstep.engines(5, codec, strategy=strategy, compress="all")
+    engines = lockstep.engines(5, codec, strategy=strategy, tensors="all")
     for step in range(3):
         first, *others = one_step(engines, gradients(5, "cuda", step))
         assert all(first.equal(o) for o in others)
@@ -176,7 +176,7 @@ def test_two_levels_give_what_they_give_on_the_cpu_and_never_wait(codec):
         for name, wanted in here.reduce(gradients(6, "cpu", step)).items():
             assert torch.isclose(wanted, found[name].cpu(), rtol=1e-3, atol=1e-5).float().mean() > 0.97
     assert (here.sent_bytes, here.node_bytes) == (there.sent_bytes, there.node_bytes)
-    engines = lockstep.engines(6, codec, strategy="hierarchical(per_node=2)", compress="all", seed=3)
+    engines = lockstep.engines(6, codec, strategy="hierarchical(per_node=2)", tensors="all", seed=3)
     for batch in batches:
         first, *others = one_step(engines, batch)
         assert all(first.equal(o) for o in others)

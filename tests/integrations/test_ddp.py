@@ -119,7 +119,7 @@ def compare(
     tolerance: float | None,
 ) -> None:
     """The ranks agree with each other, and with virtual workers: to the last bit without a `tolerance`."""
-    cluster = gradwire.VirtualCluster(len(ranks), codec, memory, strategy, seed=7, compress="matrices")
+    cluster = gradwire.VirtualCluster(len(ranks), codec, memory, strategy, seed=7, tensors="matrices")
     for step in range(STEPS):
         ddp_buckets, units, result, _ = ranks[0][step]
         if by_bucket:
@@ -212,7 +212,7 @@ def test_a_maximum_is_that_of_all_ranks(pool: Pool) -> None:
 
 def reduce_once(rank: int, codec: str, strategy: str) -> dict[str, Tensor]:
     model = wrap()
-    gradwire.attach(model, codec, strategy=strategy, compress="all")
+    gradwire.attach(model, codec, strategy=strategy, tensors="all")
     return reduced(model, gradients(SHAPES, rank, 0))
 
 
@@ -263,7 +263,7 @@ def test_a_representable_mean_does_not_overflow(pool: Pool, codec: str, strategy
 def train_and_watch(rank: int, codec: str, mode: str) -> list[Tensor]:
     """The weights after each step."""
     model = DistributedDataParallel(network(), bucket_cap_mb=0.001)
-    gradwire.attach(model, codec, mode=mode, compress="all")
+    gradwire.attach(model, codec, mode=mode, tensors="all")
     seen: list[Tensor] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     train(model, optimizer, range(5), lambda step: seen.append(weights(model)))

@@ -50,7 +50,7 @@ def switch(rank: int, mode: str) -> list[dict]:
     handle = gradwire.attach(model, controller=accordion(), optimizer=optimizer, mode=mode, strategy="all_gather")
     seen = []
     for step in range(EPOCHS * STEPS):
-        levels = dict(handle.engine.steering.levels)
+        levels = dict(handle.engine.steering.specs)
         out = reduced(model, moving(rank, step))
         units = handle.state_dict()["plan"]
         seen.append({"units": units, "out": out, "owed": owed(handle, SHAPES), "levels": levels})
@@ -64,7 +64,7 @@ def test_ranks_with_different_data_switch_together_as_virtual_workers_do(pool: P
     results = pool.run(3, switch, mode)
     ends = [result.pop() for result in results]
     assert agree([[(s["levels"], s["out"]) for s in result] for result in results])
-    cluster = gradwire.VirtualCluster(3, controller=accordion(), strategy="all_gather", compress="matrices")
+    cluster = gradwire.VirtualCluster(3, controller=accordion(), strategy="all_gather", tensors="matrices")
     for step in range(EPOCHS * STEPS):
         given = [moving(r, step) for r in range(3)]
         out = cluster.reduce({n: [g[n] for g in given] for n in SHAPES}, units=results[0][step]["units"])
@@ -82,9 +82,9 @@ def test_ranks_with_different_data_switch_together_as_virtual_workers_do(pool: P
         ["high", "low", "high"],
         ["low", "high", "high"],
     ]
-    switches = [s.to_json() for s in cluster.controller.switches]
+    switches = [s.to_json() for s in cluster.switches]
     assert {s["parameter"] for s in switches} == set(MATRICES)
-    levels = list(cluster.controller.settings.levels.values())
+    levels = list(cluster.settings.levels.values())
     for stats in ends:
         assert stats["switches"] == switches
         assert stats["controller"] == f"accordion(low='{LOW}', high='{HIGH}', eta=0.3, every=1)"
@@ -139,7 +139,7 @@ def skip_a_branch(rank: int) -> tuple[dict, dict, list]:
             reduced(model, {n: g for n, g in given.items() if n != "c" or epoch != 1})
         memories.append(owed(handle, SHAPES)["c"])
         settings = handle.end_epoch()
-    return dict(settings.levels), handle.engine.steering.controller.state.kept["norms"], memories
+    return dict(settings.levels), handle.state_dict()["steering"]["controller"]["kept"]["norms"], memories
 
 
 def test_a_branch_that_nobody_used_for_an_epoch_keeps_its_memory(pool: Pool) -> None:
@@ -152,6 +152,38 @@ def test_a_branch_that_nobody_used_for_an_epoch_keeps_its_memory(pool: Pool) -> 
         assert not torch.equal(second, third)
 
 
+# ---------------------------------------------------------------- one controller, two models
+
+
+def train_two(rank: int, shared: bool) -> list[tuple[list[Tensor], list[dict], dict]]:
+    """Two models side by side, the second with other gradients; under one controller, or each under its own."""
+    one = accordion()
+    runs = []
+    for _ in range(2):
+        model = wrap()
+        controller = one if shared else accordion()
+        handle = gradwire.attach(model, controller=controller, optimizer=optimizer_of(model), strategy="all_gather")
+        runs.append((model, handle, []))
+    for step in range(EPOCHS * STEPS):
+        for number, (model, handle, outs) in enumerate(runs):
+            outs.append(reduced(model, moving(rank, step + number * STEPS)))
+            if step % STEPS == STEPS - 1 and (number == 0 or step > STEPS):  # the second ends an epoch less
+                handle.end_epoch()
+    assert one == accordion()
+    return [(outs, handle.stats()["switches"], dict(handle.settings.levels)) for _, handle, outs in runs]
+
+
+def test_one_controller_serves_two_models_that_train_independently(pool: Pool) -> None:
+    shared, separate = (pool.run(2, train_two, shared) for shared in (True, False))
+    assert agree(shared)
+    for together, alone in zip(shared, separate, strict=True):
+        for (outs, switches, levels), (wanted, their_switches, their_levels) in zip(together, alone, strict=True):
+            assert same(outs, wanted)
+            assert switches == their_switches != []
+            assert levels == their_levels
+        assert together[0][1] != together[1][1]
+
+
 # ---------------------------------------------------------------- other controllers, other loops
 
 
@@ -161,7 +193,7 @@ def grow_the_batch(rank: int) -> tuple[list[tuple], list[Tensor], dict]:
     optimizer = optimizer_of(model)
     controller = gradwire.AccordionBatch(factor=4, codec="topk(ratio=0.1)", every=1, eta=1.0)
     handle = gradwire.attach(model, controller=controller, optimizer=optimizer)
-    rates, settings, seen, step = [0.1, 0.1, 0.1, 0.01], controller.settings, [], 0
+    rates, settings, seen, step = [0.1, 0.1, 0.1, 0.01], handle.settings, [], 0
     for rate, then in itertools.pairwise(rates):
         optimizer.param_groups[0]["lr"] = rate * settings.rate_factor
         before = handle.stats()["steps"]
@@ -274,7 +306,7 @@ def alone(rank: int) -> tuple[list[str], dict, dict, int]:
         reduced(model, gradients(SHAPES, rank, 0))
         again.end_epoch()
     norms = {n: float(gradients(SHAPES, rank, 0)[n].norm()) for n in MATRICES}
-    return [str(w.message) for w in caught], norms, handle.stats(), batch.settings.batch_factor
+    return [str(w.message) for w in caught], norms, handle.stats(), again.settings.batch_factor
 
 
 def test_the_only_rank_is_watched_too(pool: Pool) -> None:
@@ -398,7 +430,7 @@ def wrong(rank: int) -> list[str]:
 def test_mistakes_are_told_on_every_rank(pool: Pool) -> None:
     spec = f"accordion(low='{LOW}', high='{HIGH}', eta=0.3, every=1)"
     theirs = [f"controller accordion(low='{LOW}', high='topk(ratio=0.0{r + 1})', eta=0.3, every=1)" for r in (0, 1)]
-    rest = "memory error_feedback, strategy auto, compress matrices, seed 0, nmse_every 0, mode overlap"
+    rest = "memory error_feedback, strategy auto, tensors matrices, seed 0, nmse_every 0, mode overlap"
     for found in pool.run(2, wrong):
         assert found == [
             "attach: a controller follows the learning rate; pass optimizer=...",

@@ -42,7 +42,7 @@ def refuse_arguments(rank: int) -> list[tuple[str, dict, str, str]]:
         ("powersg", {}),
         ("topk(ratio=5)", {}),
         ("topk", {"mode": "later"}),
-        ("topk", {"compress": "some"}),
+        ("topk", {"tensors": "some"}),
         ("topk", {"nmse_every": -1}),
         ("topk", {"strategy": "all_reduce"}),
         ("powersgd", {"strategy": "all_gather"}),
@@ -65,7 +65,7 @@ REFUSALS = [
     ("powersg", {}, "UnknownName", "no codec named 'powersg'; did you mean powersgd?"),
     ("topk(ratio=5)", {}, "ConfigError", "topk: `ratio` must be the share kept, in (0, 1], got 5"),
     ("topk", {"mode": "later"}, "ConfigError", "attach: `mode` must be 'overlap' or 'after_backward', got 'later'"),
-    ("topk", {"compress": "some"}, "ConfigError", "gradwire: `compress` must be 'matrices' or 'all', got 'some'"),
+    ("topk", {"tensors": "some"}, "ConfigError", "gradwire: `tensors` must be 'matrices' or 'all', got 'some'"),
     (
         "topk",
         {"nmse_every": -1},
@@ -295,10 +295,10 @@ class Faulty(SimpleTopK):
 
     name: ClassVar[str] = "faulty"
 
-    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
+    def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         if rng.ranks == (1,) and rng.step == 3:
             raise ZeroDivisionError("a bug in a codec")
-        return super()._pick(x, rng)
+        return super().pick(x, rng)
 
 
 def fail_in_codec(rank: int, mode: str) -> None:
@@ -358,10 +358,10 @@ class FailsLate(SimpleTopK):
 
     name: ClassVar[str] = "fails_late"
 
-    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
+    def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         if rng.step == 3 and x.shape[1] == 3 * 1031:
             raise ZeroDivisionError("a bug in a codec")
-        return super()._pick(x, rng)
+        return super().pick(x, rng)
 
 
 def test_a_step_that_fails_in_the_middle_leaves_the_memories_as_they_were(pool: Pool) -> None:
@@ -398,7 +398,7 @@ def attach_differently(rank: int, first: dict, other: dict) -> str:
 
 def test_ranks_with_different_arguments_are_told_at_once(pool: Pool) -> None:
     told = pool.run(2, attach_differently, {"codec": "topk", "seed": 1}, {"codec": "topk(ratio=0.1)", "seed": 2})
-    rest, last = "memory error_feedback, strategy auto, compress matrices", "nmse_every 0, mode overlap"
+    rest, last = "memory error_feedback, strategy auto, tensors matrices", "nmse_every 0, mode overlap"
     assert told == 2 * [
         f"attach: the ranks disagree. Rank 0 has codec topk, {rest}, seed 1, {last}; rank 1 has codec "
         f"topk(ratio=0.1), {rest}, seed 2, {last}. Call attach with the same arguments on all ranks."

@@ -52,7 +52,7 @@ def reduce_adapted(rank: int) -> list:
 def test_a_foreign_compressor_under_ddp_gives_what_virtual_workers_give(pool: Pool) -> None:
     ranks = pool.run(4, reduce_adapted)  # a quarter is exact, so what is not compressed is too
     assert agree(ranks)
-    cluster = gradwire.VirtualCluster(4, adapt(Bounded(), Residual()), compress="matrices")
+    cluster = gradwire.VirtualCluster(4, adapt(Bounded(), Residual()), tensors="matrices")
     for step, got in enumerate(ranks[0][0]):
         given = [gradients(SHAPES, r, step) for r in range(4)]
         expected = cluster.reduce({n: [g[n] for g in given] for n in SHAPES})

@@ -22,7 +22,7 @@ STEPS = 4
 
 def follow(results: list[list[tuple[list, dict]]], members: list[int], codec: str, seed: int) -> None:
     """The ranks `members` have done what virtual workers do with their gradients."""
-    cluster = gradwire.VirtualCluster(len(members), codec, seed=seed, compress="matrices")
+    cluster = gradwire.VirtualCluster(len(members), codec, seed=seed, tensors="matrices")
     for step in range(STEPS):
         given = [gradients(SHAPES, r, step) for r in members]
         units = results[members[0]][step][0]

@@ -55,7 +55,7 @@ def reduce_large(rank: int, codec: str, strategy: str) -> list[dict]:
 @pytest.mark.parametrize("codec, strategy", [("topk(ratio=0.05)", PAIRS), CASES[2][::2]])
 def test_tensors_that_are_cut_match_virtual_workers(pool: Pool, codec: str, strategy: str) -> None:
     ranks = pool.run(4, reduce_large, codec, strategy)
-    cluster = gradwire.VirtualCluster(4, codec, strategy=strategy, compress="matrices")
+    cluster = gradwire.VirtualCluster(4, codec, strategy=strategy, tensors="matrices")
     assert agree(ranks)
     for step, result in enumerate(ranks[0]):
         given = [gradients(LARGE, r, step) for r in range(4)]
@@ -103,7 +103,7 @@ def count(rank: int, codec: str) -> tuple[dict, list]:
 
 def test_stats_tell_the_network_from_the_node(pool: Pool) -> None:
     ranks = pool.run(4, count, "topk(ratio=0.05)")
-    cluster = gradwire.VirtualCluster(4, "topk(ratio=0.05)", strategy=PAIRS, compress="matrices", nmse_every=3)
+    cluster = gradwire.VirtualCluster(4, "topk(ratio=0.05)", strategy=PAIRS, tensors="matrices", nmse_every=3)
     sent = inside = 0
     for step, units in enumerate(ranks[0][1]):
         given = [gradients(SHAPES, r, step) for r in range(4)]
@@ -307,7 +307,7 @@ def test_ranks_that_disagree_about_their_nodes_are_told(pool: Pool) -> None:
 def local_steps(rank: int) -> tuple[list[Tensor], dict]:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    local = gradwire.LocalSteps(model, optimizer, "qsparse(ratio=0.1)", steps=2, strategy=PAIRS, compress="all")
+    local = gradwire.LocalSteps(model, optimizer, "qsparse(ratio=0.1)", steps=2, strategy=PAIRS, tensors="all")
     seen = []
     for step in range(6):
         generator = torch.Generator().manual_seed(10 * step + rank)

@@ -45,7 +45,7 @@ from gradwire.codecs.lowrank.powersgd import PowerSGD
 from gradwire.core.codec import Context, Reduced, codecs
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.integrations import ddp
+from gradwire.integrations import ddp_hook
 
 pytestmark = pytest.mark.dist
 MODES = ["overlap", "after_backward"]
@@ -66,20 +66,20 @@ FORGETTING = [c for c in codecs.names() if codecs.build(c).traits.memory == "non
 
 
 def test_the_hook_has_the_signature_that_ddp_inspects() -> None:
-    parameter = inspect.signature(ddp.compress_hook).parameters["bucket"]
+    parameter = inspect.signature(ddp_hook.compress_hook).parameters["bucket"]
     assert parameter.annotation is dist.GradBucket
-    assert inspect.signature(ddp.compress_hook).return_annotation == torch.futures.Future[Tensor]
+    assert inspect.signature(ddp_hook.compress_hook).return_annotation == torch.futures.Future[Tensor]
 
 
 def test_the_hook_has_no_name_that_ddp_treats_specially() -> None:
-    assert ddp.compress_hook.__name__ not in vars(default_hooks)
+    assert ddp_hook.compress_hook.__name__ not in vars(default_hooks)
 
 
 def call_hook_with_tuple(rank: int) -> str:
     model = wrap()
     gradwire.attach(model, "topk")
     (hook, state), *others = model._comm_hooks
-    assert hook is ddp.compress_hook
+    assert hook is ddp_hook.compress_hook
     assert not others
     return message(gradwire.Incompatible, hook, state, (torch.ones(3), [torch.ones(3)]))
 
@@ -369,9 +369,9 @@ class Watched(SimpleTopK):
     name: ClassVar[str] = "watched"
     seen: ClassVar[list[tuple]] = []
 
-    def _pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
+    def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         self._note(x)
-        return super()._pick(x, rng)
+        return super().pick(x, rng)
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         out = super().combine(payload, numel, rng, groups)
@@ -559,7 +559,7 @@ def untouched_generators() -> Iterator[None]:
 def reduce_untouched(rank: int, codec: str) -> None:
     model = wrap()
     with untouched_generators():
-        gradwire.attach(model, codec, compress="all")
+        gradwire.attach(model, codec, tensors="all")
         for step in range(3):
             reduced(model, gradients(SHAPES, rank, step))
 
@@ -647,7 +647,7 @@ def test_gradients_of_zeros_give_zeros_or_votes(pool: Pool, codec: str) -> None:
 
 def reduce_zeros(rank: int, codec: str) -> dict[str, Tensor]:
     model = wrap()
-    gradwire.attach(model, codec, compress="all")
+    gradwire.attach(model, codec, tensors="all")
     return reduced(model, {n: torch.zeros(s) for n, s in SHAPES.items()})
 
 

@@ -37,7 +37,7 @@ class Run:
         self.model = DistributedDataParallel(network(), bucket_cap_mb=0.001, **options)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9)
         self.handle = gradwire.attach(
-            self.model, codec, strategy=strategy, mode=mode, memory=memory, compress="all", seed=5
+            self.model, codec, strategy=strategy, mode=mode, memory=memory, tensors="all", seed=5
         )
         self.seen: list[Tensor] = []
 

@@ -30,7 +30,7 @@ def count(rank: int, codec: str, mode: str) -> tuple[dict, list]:
 def test_sent_bytes_are_those_of_the_tracer_and_of_virtual_workers(pool: Pool, codec: str) -> None:
     sent, payload = 0, 0
     stats, units = pool.run(4, count, codec, "overlap")[0]
-    cluster = gradwire.VirtualCluster(4, codec, compress="matrices")
+    cluster = gradwire.VirtualCluster(4, codec, tensors="matrices")
     for step in range(STEPS):
         given = [gradients(SHAPES, r, step) for r in range(4)]
         cluster.reduce({n: [g[n] for g in given] for n in SHAPES}, units=units[step])
@@ -116,7 +116,7 @@ def sizes(shapes: dict, wanted: bool) -> list[str]:
 def test_nmse_is_the_error_against_the_mean_of_what_the_codec_was_given(pool: Pool, codec: str) -> None:
     every = 2
     seen = pool.run(3, measure, codec, every)
-    cluster = gradwire.VirtualCluster(3, codec, strategy="all_gather", compress="matrices")
+    cluster = gradwire.VirtualCluster(3, codec, strategy="all_gather", tensors="matrices")
     kept: dict[str, list[Tensor]] = {n: [torch.zeros(s)] * 3 for n, s in SHAPES.items()}
     error, exact = 0.0, 0.0
     for step in range(STEPS + 1):
@@ -159,7 +159,7 @@ def follow_learning_rate(rank: int, by_learning_rate: bool) -> list[list[float]]
     model = wrap({"w": (4,)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     memory = f"error_feedback(by_learning_rate={by_learning_rate})"
-    gradwire.attach(model, "topk(ratio=0.25)", memory=memory, compress="all", optimizer=optimizer)
+    gradwire.attach(model, "topk(ratio=0.25)", memory=memory, tensors="all", optimizer=optimizer)
     out = []
     for rate, gradient in [
         (0.5, [4.0, 1.0, 0.0, 0.0]),  # sends 4; owes [0, 1, 0, 0]

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from ranks import Pool
 
-from gradwire.collectives.c10d import LARGE_ROW, ProcessGroupDriver
-from gradwire.core.exchange import Gather, Payload, Scatter
+from gradwire.collectives.c10d import LARGE_ROW, SMALL, ProcessGroupDriver
+from gradwire.core.exchange import Gather, Payload, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 
@@ -55,6 +55,29 @@ def test_row_r_of_worker_i_arrives_at_worker_r_as_row_i(pool: Pool) -> None:
     for rank, received in enumerate(pool.run(3, scatter_rows, 2)):
         assert received.tolist() == [[rank, rank], [10 + rank, 10 + rank], [20 + rank, 20 + rank]]
     assert all(received.shape == (3, 0) for received in pool.run(3, scatter_rows, 0))
+
+
+def several_sums(rank: int, mixed: bool) -> tuple[list[torch.Tensor], int]:
+    """Two small sums and a large one in one round, and perhaps one of another dtype; and how many were started."""
+    driver, started = ProcessGroupDriver(dist.group.WORLD), []
+    begin = driver._peers[None].begin
+    driver._peers[None].begin = lambda exchange: (started.append(exchange), begin(exchange))[1]  # type: ignore[method-assign]
+
+    def program():
+        sizes = (3, SMALL // 4 + 1, 5)
+        floats = [torch.full((1, n), float(rank + 1)) * torch.arange(1.0, n + 1) for n in sizes]
+        return (yield (*map(Sum, floats), *([Sum(torch.full((1, 2), rank))] if mixed else [])))
+
+    return [t.clone() for t in driver.run(program())], len(started)
+
+
+@pytest.mark.parametrize("mixed, started", [(False, 2), (True, 4)])  # of two dtypes, each for itself
+def test_small_sums_of_a_round_travel_together(pool: Pool, mixed: bool, started: int) -> None:
+    for sums, messages in pool.run(3, several_sums, mixed):
+        assert [s.shape for s in sums[:3]] == [(1, 3), (1, SMALL // 4 + 1), (1, 5)]
+        assert all(total.equal(6 * torch.arange(1.0, total.shape[1] + 1)[None]) for total in sums[:3])
+        assert [s.tolist() for s in sums[3:]] == ([[[3, 3]]] if mixed else [])
+        assert messages == started
 
 
 def gather_rows(rank: int, width: int) -> torch.Tensor:

@@ -48,7 +48,7 @@ def start(codec: Any, steps: int, momentum: float = 0.0, **options: Any) -> tupl
 
 def differences(rank: int, codec: str, strategy: str) -> list[tuple]:
     """Of each step: the gradients, the anchor, the difference, the new parameters, and what is owed."""
-    model, optimizer, local = start(codec, 1, strategy=strategy, compress="all", seed=7)
+    model, optimizer, local = start(codec, 1, strategy=strategy, tensors="all", seed=7)
     out = []
     for step in range(4):
         anchor = named(model)
@@ -252,7 +252,7 @@ def test_another_number_of_ranks_takes_over_what_is_owed(pool: Pool) -> None:
 
 
 def measure(rank: int) -> list[dict]:
-    model, optimizer, local = start("topk(ratio=0.05)", 3, compress="all")
+    model, optimizer, local = start("topk(ratio=0.05)", 3, tensors="all")
     stats = [local.stats()]
     for step in range(7):
         take(model, optimizer, step)

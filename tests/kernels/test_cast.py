@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.kernels.cast import cpu, from_half, reference, to_half
+from gradwire.core.window import Window
+from gradwire.kernels.cast import cpu, from_half, one_pass, reference, to_half
 
 EVERY_HALF = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.float16)
 
@@ -38,3 +39,26 @@ def test_shapes_strides_and_empty_tensors():
     assert to_half(x).equal(x.half())
     assert from_half(x.half()).equal(x.half().float())
     assert to_half(torch.empty(0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("spans", [((0, 20_001),), ((0, 7), (9, 15_000), (15_001, 20_001)), ((5, 6),)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_one_pass_over_a_window_is_what_torch_gives(spans, scale):
+    x = scale * torch.randn(2, 20_001, generator=torch.Generator().manual_seed(2))
+    source = Window(x, spans)
+    halves = [torch.empty(2, source.numel, dtype=torch.float16) for _ in range(2)]
+    for back_end, half in zip((one_pass, reference), halves, strict=True):
+        back_end.half_from(source, 1 / 3, half)
+    assert bits(halves[0]).equal(bits(halves[1]))
+    results = [torch.full((1, 20_001), 7.0) for _ in range(2)]
+    flags = [b.half_to(halves[0][:1], Window(r, spans)) for b, r in zip((one_pass, reference), results, strict=True)]
+    assert bits(results[0]).equal(bits(results[1]))
+    assert flags[0].isnan() == flags[1].isnan() == halves[0][:1].isinf().any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_one_pass_tells_what_is_not_finite(bad):
+    half = torch.zeros(1, 100, dtype=torch.float16)
+    assert one_pass.half_to(half, Window.whole(torch.empty(1, 100))) == 0
+    half[0, 77] = bad
+    assert one_pass.half_to(half, Window.whole(torch.empty(1, 100))).isnan()

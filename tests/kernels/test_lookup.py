@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.codecs.quantization.eightbit import _midpoints, _table
+from gradwire.codecs.quantization._tables import codebook, midpoints
 from gradwire.kernels.lookup import cpu, decode, decode_sum, encode, reference
 from gradwire.kernels.parallel import LARGE
 
 CLOSE = (*(0.5 + i * 2.0**-20 for i in range(40)), 1.5)  # many midpoints begin with the same bits
-TABLES = {"dynamic": _midpoints("dynamic"), "static": _midpoints("static"), "close": CLOSE, "one": (0.25,), "none": ()}
+TABLES = {"dynamic": midpoints("dynamic"), "static": midpoints("static"), "close": CLOSE, "one": (0.25,), "none": ()}
 
 
 def bits(x):
@@ -78,7 +78,7 @@ def test_around_every_midpoint(name):
 def test_same_values_as_the_reference(rows, numel, block, seed):
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 256, (rows, numel), generator=generator).byte()
-    table, scale = _table("dynamic"), scales(rows, numel, block, seed)
+    table, scale = codebook("dynamic"), scales(rows, numel, block, seed)
     for function, *groups in (("decode",), ("decode_sum", 1), ("decode_sum", rows)):
         mine, theirs = (getattr(b, function)(codes, scale, block, table, *groups) for b in (cpu, reference))
         assert bits(mine).equal(bits(theirs))
@@ -86,17 +86,17 @@ def test_same_values_as_the_reference(rows, numel, block, seed):
 
 def test_groups_of_rows_are_summed_each_by_itself():
     codes, scale = torch.arange(240).byte().view(6, 40), scales(6, 40, 7)
-    both = decode_sum(codes, scale, 7, _table("dynamic"), groups=2)
+    both = decode_sum(codes, scale, 7, codebook("dynamic"), groups=2)
     for i in range(2):
         mine = slice(3 * i, 3 * i + 3)
-        assert both[i : i + 1].equal(decode_sum(codes[mine], scale[mine], 7, _table("dynamic")))
+        assert both[i : i + 1].equal(decode_sum(codes[mine], scale[mine], 7, codebook("dynamic")))
 
 
 def test_scales_that_are_not_numbers_and_strides():
     codes = torch.arange(256).byte().repeat(2, 2)[:, 1:400:2]
     scale = torch.tensor([[float("nan"), 0.0], [float("inf"), 1e-45]])
     for function, *groups in (("decode",), ("decode_sum", 1)):
-        mine, theirs = (getattr(b, function)(codes, scale, 100, _table("static"), *groups) for b in (cpu, reference))
+        mine, theirs = (getattr(b, function)(codes, scale, 100, codebook("static"), *groups) for b in (cpu, reference))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
     x = normal(6, 40)[::2, 1::3]
     assert cpu.encode(x, scales(3, 13, 5), 5, CLOSE).equal(reference.encode(x, scales(3, 13, 5), 5, CLOSE))
@@ -108,10 +108,10 @@ def test_long_rows(threads):
     torch.set_num_threads(threads)
     try:
         x, scale = normal(2, LARGE + 3), scales(2, LARGE + 3, 1000)
-        codes = cpu.encode(x, scale, 1000, _midpoints("dynamic"))
-        assert codes.equal(reference.encode(x, scale, 1000, _midpoints("dynamic")))
+        codes = cpu.encode(x, scale, 1000, midpoints("dynamic"))
+        assert codes.equal(reference.encode(x, scale, 1000, midpoints("dynamic")))
         for function, *groups in (("decode",), ("decode_sum", 1)):
-            args = codes, scale, 1000, _table("dynamic"), *groups
+            args = codes, scale, 1000, codebook("dynamic"), *groups
             mine, theirs = (getattr(b, function)(*args) for b in (cpu, reference))
             assert mine.equal(theirs)
     finally:

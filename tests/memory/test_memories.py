@@ -175,7 +175,7 @@ def test_memories_can_be_given_as_objects():
 def test_momentum_correction_gives_momentum_to_what_is_not_compressed(nesterov):
     """A vector travels as it is; the optimizer's own momentum is 0, so it must get it here."""
     spec = f"dgc(ratio=1, momentum=0.5, masking=False, nesterov={nesterov})"
-    c = gradwire.VirtualCluster(2, spec, compress="matrices")
+    c = gradwire.VirtualCluster(2, spec, tensors="matrices")
     weight = torch.nn.Parameter(torch.zeros(3))
     plain = torch.optim.SGD([weight], lr=1.0, momentum=0.5, nesterov=nesterov)
     mine = torch.zeros(3)

@@ -294,5 +294,6 @@ def test_a_real_handle_is_tracked_while_it_trains(tmp_path):
 
 def test_levels_become_places_in_a_controllers_order():
     accordion = Accordion(low="powersgd(rank=4)", high="powersgd(rank=1)")
-    levels = accordion.start(["a", "b"]).levels | {"b": "powersgd(rank=1)"}
+    _, decision = accordion.first(["a", "b"])
+    levels = {**decision.settings.levels, "b": "powersgd(rank=1)"}
     assert level_values(levels, accordion.levels) == {"level/a": 0.0, "level/b": 1.0}

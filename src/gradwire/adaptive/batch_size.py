@@ -13,11 +13,13 @@ Agarwal et al., Accordion, MLSys 2021, arXiv:2010.16248: 512 and 4096 examples, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gradwire.adaptive.accordion import Detector
-from gradwire.adaptive.controller import ALL, Choice, Controller, Decision, Observation, check_codec, controllers
+from gradwire.adaptive.controller import Controller, check_codec, controllers
+from gradwire.adaptive.values import ALL, Choice, Choices, Observation, State
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 
@@ -25,7 +27,26 @@ from gradwire.core.registry import Check
 @controllers.register
 @dataclass(frozen=True)
 class AccordionBatch(Controller):
-    """`codec` is used throughout; `factor` is what the batch and the learning rate grow by."""
+    """Takes small batches in critical regimes, and larger ones elsewhere, by Accordion's test.
+
+    Args:
+        factor: what the batch and the learning rate are multiplied by outside critical regimes.
+        codec: the codec of all layers, throughout.
+        eta: the relative change of the gradient's norm that is critical.
+        every: how many epochs lie between two comparisons of norms.
+        decay: the learning rate has fallen if the next one is less than `decay` times the old one.
+
+    Example:
+        >>> batch = AccordionBatch(factor=8, every=1)
+        >>> state, decision = batch.first(["weight"])
+        >>> for epoch, norm in enumerate([8.0, 7.0]):
+        ...     state, decision = batch.decide(state, Observation(epoch, 0.1, 0.1, steps=10, whole_norm=norm))
+        >>> decision.settings.batch_factor, decision.settings.rate_factor
+        (8, 8.0)
+        >>> state, decision = batch.decide(state, Observation(2, 0.1, 0.01, steps=10, whole_norm=7.0))
+        >>> decision.settings.batch_factor, decision.switches[0].why
+        (1, 'the learning rate falls from 0.1 to 0.01')
+    """
 
     name: ClassVar[str] = "accordion_batch"
     factor: int = 8
@@ -41,22 +62,30 @@ class AccordionBatch(Controller):
 
     @property
     def levels(self) -> tuple[str, ...]:
+        """The one codec."""
         return (self.codec,)
 
-    def first(self) -> Decision:
+    def first_choices(self) -> Choices:
+        """The base batch."""
         return self._factors(1, "the first epoch")
 
-    def decide(self, seen: Observation) -> Decision:
+    def next_choices(self, state: State, seen: Observation) -> Choices:
+        """The base batch where the regime is critical, else the large one.
+
+        Args:
+            state: its `kept` holds the older norm, and when the rate fell.
+            seen: the epoch that has ended.
+        """
         if seen.steps < 1:
             raise ConfigError(f"{self.name}: an epoch must have had a step, got {seen.steps} in epoch {seen.epoch}")
-        mean = {ALL: seen.whole_norm / seen.steps}
-        verdict = self._detector().verdicts(seen, mean, self.state.kept).get(ALL)
-        if verdict is None:
-            return self._factors(self.settings.batch_factor, "between decisions")
-        return self._factors(1 if verdict.critical else self.factor, verdict.why)
+        regimes = self._detector().regimes(seen, {ALL: seen.whole_norm / seen.steps}, state.kept)
+        regime = regimes.found.get(ALL)
+        if regime is None:
+            return self._factors(state.settings.batch_factor, "between decisions", regimes.kept, regimes.warning)
+        return self._factors(1 if regime.critical else self.factor, regime.why, regimes.kept, regimes.warning)
 
-    def _factors(self, factor: int, why: str) -> Decision:
-        return Decision({ALL: Choice(self.codec, why)}, batch_factor=factor, rate_factor=float(factor), why=why)
+    def _factors(self, factor: int, why: str, kept: Mapping[str, Any] | None = None, warning: str = "") -> Choices:
+        return Choices({ALL: Choice(self.codec, why)}, kept or {}, factor, float(factor), why, warning)
 
     def _detector(self) -> Detector:
         return Detector(self.name, self.eta, self.every, self.decay)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gradwire.adaptive.controller import ALL, Choice, Controller, Decision, Observation, check_codec, controllers
+from gradwire.adaptive.controller import Controller, check_codec, controllers
+from gradwire.adaptive.values import ALL, Choice, Choices, Observation, State
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check, parse
 
@@ -22,7 +23,24 @@ from gradwire.core.registry import Check, parse
 @controllers.register
 @dataclass(frozen=True)
 class Warmup(Controller):
-    """In epoch e < `epochs` the codec's `field` is `begin` times `factor` to the power of e."""
+    """Sends more in the first epochs: in epoch e < `epochs` the codec's `field` is ``begin * factor**e``.
+
+    Args:
+        codec: the codec from epoch `epochs` on; its arguments must be named.
+        field: the parameter of the codec that changes.
+        begin: its value in the first epoch.
+        factor: what it is multiplied by from epoch to epoch.
+        epochs: how many epochs the warm-up takes.
+
+    Example:
+        >>> warmup = Warmup("topk(ratio=0.001)")
+        >>> state, decision = warmup.first(["weight"])
+        >>> decision.settings.levels
+        {'weight': 'topk(ratio=0.25)'}
+        >>> state, decision = warmup.decide(state, Observation(epoch=0, learning_rate=0.1, next_learning_rate=0.1))
+        >>> decision.settings.levels
+        {'weight': 'topk(ratio=0.0625)'}
+    """
 
     name: ClassVar[str] = "warmup"
     watches: ClassVar[bool] = False
@@ -44,7 +62,7 @@ class Warmup(Controller):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The specs of the first epochs, one each."""
+        """The levels of the first epochs, one each."""
         name, arguments = _parts(self.codec)
         values = (self._value(e, arguments.get(self.field)) for e in range(self.epochs))
         all_arguments = (arguments | {self.field: v} for v in values)
@@ -52,18 +70,26 @@ class Warmup(Controller):
 
     @property
     def levels(self) -> tuple[str, ...]:
+        """Those of the warm-up, and the codec itself."""
         return tuple(dict.fromkeys((*self.stages, self.codec)))
 
-    def first(self) -> Decision:
+    def first_choices(self) -> Choices:
+        """The first stage."""
         return self._at(0)
 
-    def decide(self, seen: Observation) -> Decision:
+    def next_choices(self, state: State, seen: Observation) -> Choices:
+        """The stage of the next epoch.
+
+        Args:
+            state: is not needed.
+            seen: the epoch that has ended.
+        """
         return self._at(seen.epoch + 1)
 
-    def _at(self, epoch: int) -> Decision:
+    def _at(self, epoch: int) -> Choices:
         if epoch < self.epochs:
-            return Decision({ALL: Choice(self.stages[epoch], f"epoch {epoch + 1} of {self.epochs} of the warm-up")})
-        return Decision({ALL: Choice(self.codec, "the warm-up is over")})
+            return Choices({ALL: Choice(self.stages[epoch], f"epoch {epoch + 1} of {self.epochs} of the warm-up")})
+        return Choices({ALL: Choice(self.codec, "the warm-up is over")})
 
     def _value(self, epoch: int, target: object) -> float:
         """Of the field in that epoch; `target` is what the codec's spec says, if it does."""

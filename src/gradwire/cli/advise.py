@@ -28,8 +28,8 @@ from gradwire.cli.setup import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gradwire.perf.advisor import Advice
-    from gradwire.perf.ranking import Ranked
+    from gradwire.planner.advisor import Advice
+    from gradwire.planner.ranking import Ranked
 
 LARGE, VARIABLE = "!", "~"  # marks of codecs that do not fit, and of those whose sizes depend on the data
 
@@ -112,7 +112,7 @@ def _title(advice: Advice) -> str:
 
 
 def _table(advice: Advice, top: int) -> Table:
-    from gradwire.perf.ranking import LABELS
+    from gradwire.planner.ranking import LABELS
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for heading in ("codec", "mode", "strategy"):
@@ -146,7 +146,7 @@ def _marks(one: Ranked) -> str:
 
 def _notes(advice: Advice, top: int) -> list[str]:
     """What the table does not show, and what its marks mean."""
-    from gradwire.perf.ranking import ESTIMATED, TOO_LARGE
+    from gradwire.planner.ranking import ESTIMATED, TOO_LARGE
 
     known = [r for r in advice.ranking if r.step_seconds is not None]
     shown, notes = known[:top], []

@@ -17,7 +17,7 @@ from gradwire.cli.output import AsJson, RecordFile, check_record, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
-    from gradwire.perf.profile import Profile
+    from gradwire.planner.profile import Profile
 
 CODECS = ("blockint(bits=8)", "efsignsgd", "topk(ratio=0.01)", "powersgd(rank=4)")
 PASS_SIZES = (1 << 20, 1 << 23)
@@ -83,7 +83,7 @@ def calibrate(
       gradwire calibrate --records steps.jsonl --place 4@500mbit -o four-hosts.toml
     """
     from gradwire.core import records as store
-    from gradwire.perf.text import dump
+    from gradwire.planner.text import dump
 
     check_record("calibrate", record)
     found: list[Record] | None
@@ -105,8 +105,8 @@ def calibrate(
 
 
 def _fit(found: list[Record], place: str | None, name: str) -> Profile:
-    from gradwire.bench.prediction import workload_of
-    from gradwire.perf import calibrate as fitting
+    from gradwire.laboratory.bench.prediction import workload_of
+    from gradwire.planner import calibrate as fitting
 
     where = None if place is None else parse_place(place)
     description = "calibrated from records of training steps"
@@ -117,7 +117,7 @@ def parse_place(text: str) -> Any:
     """``4@500mbit`` as a place."""
     from gradwire.core.errors import ConfigError
     from gradwire.core.units import parse_rate
-    from gradwire.perf.calibrate import Place
+    from gradwire.planner.calibrate import Place
 
     count, _, rate = text.partition("@")
     if not count.isdigit() or not rate:
@@ -136,7 +136,7 @@ def _measured(
     seconds: float,
     name: str,
 ) -> tuple[list[Record] | None, Profile | None]:
-    from gradwire.bench import calibration
+    from gradwire.laboratory.bench import calibration
 
     ranks = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
     if device == "cuda":
@@ -157,9 +157,9 @@ def _device(
     """One GPU, and under torchrun the link between all of them."""
     from dataclasses import replace
 
-    from gradwire.bench import calibration, compute, encode
-    from gradwire.perf import device as fitting
-    from gradwire.perf.profile import Network, Profile
+    from gradwire.laboratory.bench import calibration, compute, encode
+    from gradwire.planner import device as fitting
+    from gradwire.planner.profile import Network, Profile
 
     link = None
     if ranks > 1:

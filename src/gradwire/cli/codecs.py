@@ -49,7 +49,7 @@ def codecs(
         emit(listed, as_json, lambda: _table(listed))
     else:
         codec = registry.build(name)
-        one = describe(codec) | {"docstring": docstring(codec)}
+        one = describe(codec) | {"help": inspect.getdoc(type(codec)) or "", "docstring": docstring(codec)}
         emit(one, as_json, lambda: _page(one))
 
 
@@ -101,11 +101,11 @@ def _table(listed: list[dict[str, Any]]) -> RenderableType:
 def _page(one: dict[str, Any]) -> RenderableType:
     table = Table(show_header=False, box=None)
     for key, value in one.items():
-        if key not in ("docstring", "summary", "traits"):
+        if key not in ("docstring", "help", "summary", "traits"):
             table.add_row(Text(key, style="bold"), Text(_words(value)))
     claims = {k: v for k, v in one["traits"].items() if v not in (None, False)}
     table.add_row(Text("traits", style="bold"), Text(_words(claims)))
-    return Group(table, Text(), Text(one["docstring"]))
+    return Group(table, Text(), Text(one["help"]), Text(), Text(one["docstring"]))
 
 
 def _words(value: Any) -> str:

@@ -18,8 +18,8 @@ from rich.text import Text
 from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
-    from gradwire.bench.demo import Plan
-    from gradwire.bench.outcome import Outcome
+    from gradwire.laboratory.bench.demo import Plan
+    from gradwire.laboratory.bench.outcome import Outcome
 
 TIMEOUT = 900.0  # seconds for everything, on a machine that does much else
 
@@ -63,9 +63,9 @@ def demo(
       gradwire demo
       gradwire demo --rate 100mbit --codec "topk(ratio=0.1)" --codec signsgd --steps 60
     """
-    from gradwire.bench import demo as experiment
     from gradwire.core import records
     from gradwire.core.errors import ConfigError
+    from gradwire.laboratory.bench import demo as experiment
 
     check_record("demo", record)
     if loopback and rate:
@@ -84,7 +84,7 @@ def demo(
 
 def _possible(plan: Plan) -> Plan:
     """The plan, or the same over loopback with the reason on stderr, where there can be no emulated network."""
-    from gradwire.lab.namespace import become_able, missing
+    from gradwire.laboratory.hosts.namespace import become_able, missing
 
     if not plan.rates:
         return plan
@@ -114,7 +114,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, str, int], None] | None]:
 
 def summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Everything, ready for JSON."""
-    from gradwire.bench import outcome as computed
+    from gradwire.laboratory.bench import outcome as computed
 
     plain, half = computed.baselines(outcomes)
     shown = []
@@ -146,7 +146,7 @@ def summary(plan: Plan, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def page(outcomes: Sequence[Outcome]) -> RenderableType:
     """Table and verdict, as printed on a terminal and shown in the README."""
-    from gradwire.bench.outcome import LOOPBACK, verdict
+    from gradwire.laboratory.bench.outcome import LOOPBACK, verdict
 
     columns = _loopback_columns if outcomes[0].links == [LOOPBACK] else _link_columns
     return Group(_Fitted(outcomes, columns(outcomes)), *(Text(line) for line in verdict(outcomes)))
@@ -212,7 +212,7 @@ def _step_column(heading: str, link: str) -> Column:
 
 def _link_columns(outcomes: Sequence[Outcome]) -> list[Column]:
     """Measured on each link: the step, and how many times as fast as FP16 that is."""
-    from gradwire.bench.outcome import baselines
+    from gradwire.laboratory.bench.outcome import baselines
 
     half = baselines(outcomes)[1]
     columns: list[Column] = [("configuration", lambda o: o.label)]
@@ -227,8 +227,8 @@ def _link_columns(outcomes: Sequence[Outcome]) -> list[Column]:
 
 def _loopback_columns(outcomes: Sequence[Outcome]) -> list[Column]:
     """Measured over loopback, and what that would mean on a slower link."""
-    from gradwire.bench.outcome import LOOPBACK, baselines, describe_win, wins_below
     from gradwire.core.units import GBIT, format_milliseconds, transfer_seconds
+    from gradwire.laboratory.bench.outcome import LOOPBACK, baselines, describe_win, wins_below
 
     plain, half = baselines(outcomes)
 

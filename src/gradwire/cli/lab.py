@@ -18,7 +18,7 @@ from rich.text import Text
 from gradwire.cli.output import AsJson, emit
 
 if TYPE_CHECKING:
-    from gradwire.lab import Network, Verified
+    from gradwire.laboratory.hosts import Network, Verified
 
 
 def lab(
@@ -73,9 +73,9 @@ def lab(
       gradwire lab --clean
     """
     from gradwire.core.errors import ConfigError
-    from gradwire.lab import Fault, Network, run
-    from gradwire.lab.commands import check_request
-    from gradwire.lab.namespace import become_able
+    from gradwire.laboratory.hosts import Fault, Network, run
+    from gradwire.laboratory.hosts.commands import check_request
+    from gradwire.laboratory.hosts.namespace import become_able
 
     if clean:
         if command:
@@ -132,7 +132,7 @@ def _told_to_end() -> Iterator[None]:
 
 
 def _clean(as_json: bool) -> None:
-    from gradwire.lab.namespace import end, owners
+    from gradwire.laboratory.hosts.namespace import end, owners
 
     found = owners()
     end(process for processes in found.values() for process in processes)

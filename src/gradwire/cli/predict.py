@@ -16,7 +16,7 @@ from gradwire.cli import setup as options
 from gradwire.cli.output import AsJson, emit
 
 if TYPE_CHECKING:
-    from gradwire.perf.model import Prediction
+    from gradwire.planner.model import Prediction
 
 
 def predict(
@@ -54,7 +54,7 @@ def predict(
     """
     from gradwire import planner
     from gradwire.core.baselines import DDP
-    from gradwire.perf.whatif import as_asked, baselines
+    from gradwire.planner.sweeps import as_asked, baselines
 
     setup = options.keywords(
         model=model,
@@ -82,7 +82,7 @@ def predict(
 def _remarks(name: str, found: Prediction) -> list[str]:
     """What to know of one of them."""
     from gradwire.core.units import format_bytes
-    from gradwire.perf.profile import Profile
+    from gradwire.planner.profile import Profile
 
     notes = []
     if found.fits is False:
@@ -98,7 +98,7 @@ def _remarks(name: str, found: Prediction) -> list[str]:
 
 
 def _label(name: str) -> str:
-    from gradwire.perf.ranking import LABELS
+    from gradwire.planner.ranking import LABELS
 
     return LABELS.get(name, name)
 
@@ -150,7 +150,7 @@ def _inputs(found: dict[str, Prediction]) -> list[dict[str, Any]]:
 
 
 def _page(result: dict[str, Any]) -> RenderableType:
-    from gradwire.perf.quantity import setting
+    from gradwire.planner.quantity import setting
 
     told = f"{setting(result['setup'])}; profile {result['setup']['hardware']}"
     tables = [_times(result["predictions"]), _parts(result["predictions"]), _sizes(result["predictions"])]

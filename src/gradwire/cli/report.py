@@ -35,8 +35,8 @@ def report(
       gradwire report results/step_*.jsonl results/encode_*.jsonl -o report.html
     """
     from gradwire.core.errors import ConfigError
-    from gradwire.report import document
-    from gradwire.report.chart import save
+    from gradwire.laboratory.report import document
+    from gradwire.laboratory.report.chart import save
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"report: the page is HTML, so `--output` must end in .html, got {str(output)!r}")

@@ -18,7 +18,7 @@ from gradwire.cli.output import AsJson, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
-    from gradwire.reproduce.exhibit import Cell, Exhibit
+    from gradwire.laboratory.reproduce.exhibit import Cell, Exhibit
 
 
 def reproduce(
@@ -55,8 +55,8 @@ def reproduce(
       gradwire reproduce claims --records results/collective_xeon_2026-11-15.jsonl
       gradwire reproduce fig19 --plot fig19.svg
     """
-    from gradwire.reproduce.catalogue import EXHIBITS, build
-    from gradwire.reproduce.study import Study
+    from gradwire.laboratory.reproduce.catalogue import EXHIBITS, build
+    from gradwire.laboratory.reproduce.study import Study
 
     if id is None:
         listed = [{"id": name, "what": what} for name, (what, _) in EXHIBITS.items()]
@@ -98,7 +98,7 @@ def as_dict(exhibit: Exhibit) -> dict[str, Any]:
 
 
 def _write_csv(exhibit: Exhibit, path: Path) -> None:
-    from gradwire.report.chart import save
+    from gradwire.laboratory.report.chart import save
 
     text = io.StringIO()
     writer = csv_module.writer(text, lineterminator="\n")
@@ -109,7 +109,7 @@ def _write_csv(exhibit: Exhibit, path: Path) -> None:
 
 def _draw(exhibit: Exhibit, path: Path) -> None:
     from gradwire.core.errors import ConfigError
-    from gradwire.report.chart import Axis, Chart, Series, write
+    from gradwire.laboratory.report.chart import Axis, Chart, Series, write
 
     if not exhibit.pictures:
         raise ConfigError(f"reproduce: {exhibit.id} has no curves to draw; write its rows with --csv instead")

@@ -76,7 +76,7 @@ Switch = Annotated[
 
 
 def keywords(*, model: str, latency: str | None, backward: str | None, **given: Any) -> dict[str, Any]:
-    """What `gradwire.planner` takes, of what was typed: times in seconds, and nothing that was not given."""
+    """What `gradwire.planner.questions` takes, of what was typed: times in seconds, and nothing that was not given."""
     from gradwire.core.units import parse_seconds
 
     times = {"latency": latency, "backward": backward}

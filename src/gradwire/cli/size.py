@@ -36,10 +36,10 @@ def size(
             help="How payloads travel: auto, all_reduce, all_gather, scatter_reduce_gather, hierarchical(per_node=8).",
         ),
     ] = "auto",
-    compress: Annotated[
+    tensors: Annotated[
         str,
         typer.Option(
-            "--compress",
+            "--tensors",
             metavar="WHAT",
             help="matrices: vectors and tiny tensors travel as they are; all: the codec gets everything.",
         ),
@@ -69,10 +69,10 @@ def size(
 
     if ":" in model:
         sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
-    tensors = [(name, tuple(p.shape)) for name, p in models.build(model).named_parameters() if p.requires_grad]
-    if not tensors:
+    shapes = [(name, tuple(p.shape)) for name, p in models.build(model).named_parameters() if p.requires_grad]
+    if not shapes:
         raise ConfigError(f"size: model {model!r} has no parameter that is trained, so there is nothing to send")
-    traced = trace(codec, tensors, workers=workers, strategy=strategy, compress=compress)
+    traced = trace(codec, shapes, workers=workers, strategy=strategy, tensors=tensors)
     result = {"model": model} | _result(traced)
     emit(result, as_json, lambda: _table(result))
 

@@ -18,9 +18,9 @@ from gradwire.cli import setup as options
 from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
 
 if TYPE_CHECKING:
-    from gradwire.perf.clock import Clock
-    from gradwire.perf.training import Run
-    from gradwire.perf.tta import Options, Row, Utility
+    from gradwire.planner.clock import Clock
+    from gradwire.planner.training import Run
+    from gradwire.planner.tta import Options, Row, Utility
 
 USUAL = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": "h200"}
 DEFAULT = "default"
@@ -105,10 +105,10 @@ def tta(
       gradwire tta results/accuracy_resnet9.jsonl --gpus 16 --bandwidth 10gbit
       gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --plot curves.html
     """
-    from gradwire.perf.tta import Options
+    from gradwire.planner.tta import Options
 
     if plot is not None:
-        from gradwire.report.chart import checked
+        from gradwire.laboratory.report.chart import checked
 
         checked(plot)
     wanted = {"task": task, "workers": workers, "epochs": epochs}
@@ -130,7 +130,7 @@ def tell(
     as_json: bool,
 ) -> None:
     """The utility table of one set-up, drawn and written where asked."""
-    from gradwire.perf.tta import AS_IT_IS, as_dict, utility
+    from gradwire.planner.tta import AS_IT_IS, as_dict, utility
 
     table = utility(runs, clock, targets=target or None, options=read or AS_IT_IS)
     files = [*_draw(table, plot), *_write(table, csv)]
@@ -140,7 +140,7 @@ def tell(
 def _runs(paths: Sequence[Path]) -> list[Run]:
     from gradwire.core import records
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.training import KIND, Run
+    from gradwire.planner.training import KIND, Run
 
     found = []
     for path in paths:
@@ -160,7 +160,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 def _chosen(runs: Sequence[Run], wanted: dict[str, Any]) -> list[Run]:
     """One set-up's."""
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.tta import SETUP, setups
+    from gradwire.planner.tta import SETUP, setups
 
     found = setups(r for r in runs if all(r.what.get(k) == v for k, v in wanted.items()))
     if len(found) == 1:
@@ -176,8 +176,8 @@ def named(runs: Sequence[Run], wanted: Sequence[str] | None, memories: Sequence[
     """Those of the codecs and memories that were named, and the baselines."""
     from gradwire.core.baselines import FP16, FP32
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.spec import keeps, same
-    from gradwire.perf.training import NO_MEMORY
+    from gradwire.planner.spec import keeps, same
+    from gradwire.planner.training import NO_MEMORY
 
     def own(run: Run) -> bool:
         return run.controller is not None or (run.memory != NO_MEMORY) is keeps(run.codec)
@@ -205,7 +205,7 @@ def clock_of(runs: Sequence[Run], asked: dict[str, Any], mode: str, latency: str
     from gradwire import planner
     from gradwire.core.baselines import FP16
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.clock import Measured, Modelled
+    from gradwire.planner.clock import Measured, Modelled
 
     place = {k: v for k, v in asked.items() if v is not None}
     if not place and all(r.measured for r in runs):
@@ -223,8 +223,8 @@ def clock_of(runs: Sequence[Run], asked: dict[str, Any], mode: str, latency: str
 def _draw(table: Utility, path: Path | None) -> list[str]:
     if path is None:
         return []
-    from gradwire.report.accuracy import over_bytes, over_rounds, over_time
-    from gradwire.report.chart import write
+    from gradwire.laboratory.report.accuracy import over_bytes, over_rounds, over_time
+    from gradwire.laboratory.report.chart import write
 
     drawn = [over_time(table), over_rounds(table), over_bytes(table)]
     title = f"{table.setup['task']}: time to accuracy"
@@ -234,7 +234,7 @@ def _draw(table: Utility, path: Path | None) -> list[str]:
 def _write(table: Utility, path: Path | None) -> list[str]:
     if path is None:
         return []
-    from gradwire.report.chart import save
+    from gradwire.laboratory.report.chart import save
 
     text = io.StringIO()
     writer = csv_module.writer(text, lineterminator="\n")
@@ -250,7 +250,7 @@ def _write(table: Utility, path: Path | None) -> list[str]:
 
 
 def _page(table: Utility, files: Sequence[str]) -> RenderableType:
-    from gradwire.report.accuracy import setup_words
+    from gradwire.laboratory.report.accuracy import setup_words
 
     told = f"{table.setup['task']}: {setup_words(table)}; time {table.time_label}"
     lines = [f"- {a}" for a in table.assumptions]
@@ -273,7 +273,7 @@ def table_of(table: Utility) -> Table:
 
 def _cells(row: Row, table: Utility) -> list[str]:
     from gradwire.core.units import format_milliseconds
-    from gradwire.report.accuracy import duration, number, quality_cell
+    from gradwire.laboratory.report.accuracy import duration, number, quality_cell
 
     cells = [row.label, quality_cell(row), "-" if row.difference is None else f"{row.difference:+.2f}"]
     cells += ["-" if row.seconds_per_round is None else format_milliseconds(row.seconds_per_round)]

@@ -57,11 +57,11 @@ def validate(
     Example:
       gradwire validate steps.jsonl --place 4@500mbit
     """
-    from gradwire.bench import prediction
     from gradwire.core import records as store
     from gradwire.core.errors import ConfigError
-    from gradwire.perf import calibrate as fitting
-    from gradwire.perf.profile import Profile
+    from gradwire.laboratory.bench import prediction
+    from gradwire.planner import calibrate as fitting
+    from gradwire.planner.profile import Profile
 
     check_record("validate", record)
     if (place is None) == (hardware is None):
@@ -91,7 +91,7 @@ def validate(
 
 def result(predictions: list[Record]) -> dict[str, Any]:
     """Everything, ready for JSON."""
-    from gradwire.perf import validate as errors
+    from gradwire.planner import validate as errors
 
     return {
         "settings": len(predictions),
@@ -111,7 +111,7 @@ def result(predictions: list[Record]) -> dict[str, Any]:
 
 
 def _page(predictions: list[Record]) -> RenderableType:
-    from gradwire.perf import validate as errors
+    from gradwire.planner import validate as errors
 
     table = Table(box=SIMPLE_HEAD)
     for heading in ("configuration", "settings", "median\nerror", "largest\nerror", "bias", "spread of\nmeasurement"):

@@ -19,7 +19,7 @@ from gradwire.cli import setup as options
 from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
 
 if TYPE_CHECKING:
-    from gradwire.perf.whatif import Curve, Sweep
+    from gradwire.planner.sweeps import Curve, Sweep
 
 MOST_ROWS, MOST_COLUMNS = 15, 7  # of a table; files and JSON have every point
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -76,11 +76,11 @@ def whatif(
     """
     from gradwire import planner
     from gradwire.core.registry import Check
-    from gradwire.perf.whatif import METRICS
+    from gradwire.planner.sweeps import METRICS
 
     Check("whatif").one_of("metric", metric, tuple(METRICS))
     if plot is not None:
-        from gradwire.report.chart import checked
+        from gradwire.laboratory.report.chart import checked
 
         checked(plot)
     setup = options.keywords(
@@ -105,7 +105,7 @@ def whatif(
 
 def _asked(texts: Sequence[str]) -> dict[str, str]:
     from gradwire.core.errors import ConfigError
-    from gradwire.perf.whatif import parse
+    from gradwire.planner.sweeps import parse
 
     asked: dict[str, str] = {}
     for text in texts:
@@ -119,8 +119,8 @@ def _asked(texts: Sequence[str]) -> dict[str, str]:
 def _draw(found: Sweep, path: Path | None, metric: str) -> list[str]:
     if path is None:
         return []
-    from gradwire.report.chart import write
-    from gradwire.report.sweep import pictures, title
+    from gradwire.laboratory.report.chart import write
+    from gradwire.laboratory.report.sweep import pictures, title
 
     return [str(write(pictures(found, metric), path, title=title(found)))]
 
@@ -128,7 +128,7 @@ def _draw(found: Sweep, path: Path | None, metric: str) -> list[str]:
 def _write(found: Sweep, path: Path | None, metric: str) -> list[str]:
     if path is None:
         return []
-    from gradwire.report.chart import save
+    from gradwire.laboratory.report.chart import save
 
     rows = found.rows(metric)
     text = io.StringIO()
@@ -159,7 +159,7 @@ def _result(found: Sweep, metric: str, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _page(found: Sweep, metric: str, files: Sequence[str]) -> RenderableType:
-    from gradwire.perf.whatif import METRICS
+    from gradwire.planner.sweeps import METRICS
 
     told = f"{found.setting}: {METRICS[metric]}, predicted with profile {found.first.hardware}"
     shown = [_curves(found, metric)] if len(found.quantities) == 1 else _maps(found, metric)
@@ -214,7 +214,7 @@ def _ratio(value: float) -> str:
 def _maps(found: Sweep, metric: str) -> list[RenderableType]:
     """A grid for each codec, and one of letters: who is fastest."""
     from gradwire.core.baselines import FP16, FP32
-    from gradwire.perf.ranking import LABELS
+    from gradwire.planner.ranking import LABELS
 
     over = FP16 if found.curve(FP16) else FP32
     grids = []

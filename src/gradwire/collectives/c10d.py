@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ from gradwire.core.exchange import (
     Reduction,
     Route,
     Scatter,
+    Sum,
     Team,
     as_answer,
     as_batch,
@@ -41,6 +43,7 @@ from gradwire.core.exchange import (
 
 R = TypeVar("R")
 ROOMS = 256  # kept at most
+SMALL = 1 << 16  # bytes: below, a message of its own costs more than a copy
 LARGE_ROW = 1 << 19  # bytes: below, gloo's own all-gather is quicker between two workers, too
 
 # torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
@@ -83,7 +86,7 @@ class ProcessGroupDriver:
             sent = time.perf_counter()
             self._spent(encoding, sent - start)
             batch = as_batch(request)
-            waits = [self._start(e) for e in batch]
+            waits = self._start_all(batch)
             answer = as_answer(request, [wait() for wait in waits])
             encoding = encoding and all(e.team is not None and e.team.inside for e in batch)
             start = time.perf_counter()
@@ -95,9 +98,21 @@ class ProcessGroupDriver:
         else:
             self.clock.decode += seconds
 
+    def _start_all(self, batch: Sequence[Exchange]) -> list[Callable[[], Any]]:
+        """Start the exchanges of a round; small sums of one kind travel together, in one message for all."""
+        for exchange in batch:
+            self.meter.count(exchange, self.workers, self.rank)
+        small = [i for i, e in enumerate(batch) if isinstance(e, Sum) and e.payload_bytes <= SMALL]
+        sums = [e.tensor for i in small if isinstance(e := batch[i], Sum)]
+        if len({(batch[i].team, t.dtype) for i, t in zip(small, sums, strict=True)}) != 1 or len(sums) < 2:
+            return [self._start(e) for e in batch]
+        wait = self._start(Sum(torch.cat([t.flatten() for t in sums])[None], team=batch[small[0]].team))
+        parts = cache(lambda: torch.split(wait()[0], [t.numel() for t in sums]))
+        waits = {i: lambda k=k, t=t: parts()[k].view(t.shape) for k, (i, t) in enumerate(zip(small, sums, strict=True))}
+        return [waits[i] if i in waits else self._start(e) for i, e in enumerate(batch)]
+
     def _start(self, exchange: Exchange) -> Callable[[], Any]:
         """Start one exchange; the returned function waits for it and gives the answer."""
-        self.meter.count(exchange, self.workers, self.rank)
         try:
             wait = self._peers[exchange.team].begin(exchange)
         except RuntimeError as problem:

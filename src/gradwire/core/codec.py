@@ -28,116 +28,58 @@ elementwise, or claims `propagates_nonfinite`.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
+from gradwire.core.context import Carrier as Carrier
+from gradwire.core.context import Context as Context
+from gradwire.core.context import Flag as Flag
+from gradwire.core.context import Strategy as Strategy
 from gradwire.core.exchange import Payload, Program
-from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.registry import Registry, to_spec
-from gradwire.core.state import Piece, Slot, Store, Transaction
+from gradwire.core.traits import Combine as Combine
+from gradwire.core.traits import Traits as Traits
 from gradwire.core.window import Feedback, Window, padded
 
-Reduced: TypeAlias = Program[tuple[Tensor, Tensor | None]]  # (1, numel), and (rows, numel) if anybody wants it
-Flag: TypeAlias = Tensor  # a scalar: 0 where all that was written is finite, NaN otherwise
-
-
-class Combine(enum.Enum):
-    """How the workers' payloads become one."""
-
-    SUM = "sum"  # payloads may be added up: an all-reduce of the payload itself works
-    GATHER = "gather"  # each payload is decoded, then combined
-    ROUNDS = "rounds"  # the codec runs its own exchanges
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traits:
-    """Claims a codec makes. The conformance suite holds it to each; memories and strategies dispatch on them."""
-
-    combine: Combine
-    memory: str = "none"  # the memory it runs with unless told otherwise
-    unbiased: bool = False  # E[decode(encode(x))] = x
-    omega: float | None = None  # E|Q(x)-x|² <= omega |x|², for unbiased codecs
-    delta: float | None = None  # E|Q(x)-x|² <= (1-delta) |x|², for contracting ones
-    fixed_size: bool = True  # the payload's size follows from the number of elements alone
-    stochastic: bool = False  # draws private random numbers
-    lossless: bool = False  # hands the gradient on as it is, in its own dtype
-    elementwise: bool = False  # what comes out for an element depends on that element alone
-    propagates_nonfinite: bool = False  # a non-finite input always gives a non-finite output
-    sparse: bool = False  # sends some elements as they are and nothing of the others
-    shards: bool = True  # a shard of the gradient can be encoded by itself
-    ignores_shapes: bool = False  # of ROUNDS: takes the unit as one vector, whatever tensors are in it
-    is_mean: bool = True  # the result estimates the mean; False for a vote, which keeps signs only
-    odd: bool = True  # C(-x) = -C(x) for the same random numbers
-    homogeneous: bool = True  # C(s x) = s C(x) for s > 0; False where a bound is an absolute number
-    oracle: bool = False  # knows what no practical method can know: for comparison only
-
-
-@dataclass(frozen=True)
-class Strategy(ABC):
-    """How gradients travel; its fields are its options. See `collectives`."""
-
-    name: ClassVar[str]
-
-
-@dataclass(frozen=True)
-class Carrier(Strategy):
-    """A strategy that carries the payloads of one-shot codecs and combines them."""
-
-    @abstractmethod
-    def reduce(
-        self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
-    ) -> Program[Flag]:
-        """Reduce the gradient in `source` over the workers and write the mean to `target`."""
-
-    @abstractmethod
-    def refusal(self, codec: Codec) -> str | None:
-        """Why `codec` cannot run under this strategy, as the rest of a sentence; None if it can."""
-
-    def owner_slot(self, codec: Codec, layout: Layout, ranks: Sequence[int], workers: int, store: Store) -> Slot | None:
-        """Where the workers `ranks` keep the errors of what they own of a unit; None where nobody owns anything."""
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """What a codec may know beside the gradient: where it runs, and what it may keep.
-
-    Args:
-        layout: the tensors of the unit, in order.
-        state: what outlives the step.
-        rng: random numbers of this step, unit and these workers.
-        ranks: the workers of this process, a row for each.
-        workers: how many there are in all.
-    """
-
-    layout: Layout
-    state: Transaction
-    rng: Random
-    ranks: tuple[int, ...]
-    workers: int
-    strategy: Carrier | None = None
-    source: Window | None = None  # the workers' gradients as they came, before their memory added to them
-    observed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)  # by the user: kind, parameter
-    rescale: float | Tensor = 1.0  # turns what is kept into today's units, after a change of loss scale or rate
-    wants_own: bool = True  # False: nobody needs the workers' own parts, return None for them
-    owner_memory: bool = False  # the owner of a shard keeps the error of re-encoding it
-    moved: tuple[tuple[Piece, slice], ...] = ()  # owners' errors of elements that others own by now, and where they lie
+Reduced: TypeAlias = Program[tuple[Tensor, Tensor | None]]
+"""What `Codec.reduce` is: a generator that yields exchanges and returns ``(mean, own)``, of shape (1, numel) and
+(rows, numel). `own` is what each worker contributed; it may be None where ``ctx.wants_own`` is False."""
+C = TypeVar("C", bound="Codec")
 
 
 @dataclass(frozen=True)
 class Codec(ABC):
-    """Base class of all compressors. Subclass it in one file and add one line to the catalogue."""
+    """Base class of all compressors: a frozen dataclass whose fields are its parameters.
+
+    A one-shot codec writes `traits`, `encode`, `decode` and `payload_bytes`. A codec with rounds of its own writes
+    `traits` and `reduce`. All other methods have a default; override them for speed.
+
+    Attributes:
+        name: the name in specs such as ``"topk(ratio=0.01)"``.
+        family: baseline, quantization, sparsification, hybrid or lowrank.
+        paper: where the method comes from.
+        variants: other specs that the conformance suite shall try.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.core.random import Random
+        >>> codec = gradwire.codec("topk(ratio=0.5)")
+        >>> payload = codec.encode(torch.tensor([[4.0, -1.0, 0.0, 3.0]]), Random())
+        >>> codec.decode(payload, 4, Random())
+        tensor([[4., 0., 0., 3.]])
+        >>> codec.payload_bytes(4) == payload.nbytes
+        True
+    """
 
     name: ClassVar[str]
-    family: ClassVar[str]  # baseline, quantization, sparsification, hybrid or lowrank
+    family: ClassVar[str]
     paper: ClassVar[str]
-    variants: ClassVar[tuple[str, ...]] = ()  # other settings that the conformance suite shall try
+    variants: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -157,39 +99,76 @@ class Codec(ABC):
     # ---------------------------------------------------------------- the simple form
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        """Encode each row of `x`, float32 of shape (rows, numel)."""
+        """Encode each row by itself.
+
+        Args:
+            x: float32 of shape (rows, numel). It may be a worker's gradient, or the shards of one.
+            rng: the only source of random numbers.
+        """
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `encode`")
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        """Decode to float32 of shape (rows, numel)."""
+        """Decode each row, to float32 of shape (rows, numel).
+
+        Args:
+            payload: what `encode` made.
+            numel: the number of elements of a row.
+            rng: the same source as `encode` had.
+        """
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `decode`")
 
     def payload_bytes(self, numel: int) -> int:
-        """Size of one encoded row: exact for fixed-size codecs, an upper bound for others."""
+        """The bytes of one encoded row: exact for fixed-size codecs, an upper bound for others.
+
+        Args:
+            numel: the number of elements of a row.
+        """
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `payload_bytes`")
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        """The combined values, (groups, numel): rows come in equal groups, a row of each worker in each."""
+        """Decode and combine the workers' rows, by default to their mean. The result has the shape (groups, numel).
+
+        Args:
+            payload: rows in equal groups, with a row of each worker in each group.
+            numel: the number of elements of a row.
+            rng: the same source as `encode` had.
+            groups: how many groups there are.
+        """
         return self.decode(payload, numel, rng).view(groups, -1, numel).mean(1)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        """Reduce the float32 gradients `x`, (rows, numel), over the workers; returns (mean, own)."""
+        """Reduce gradients over the workers in exchanges of the codec's own; returns ``(mean, own)``.
+
+        Args:
+            x: float32 of shape (rows, numel), a row for each worker of this process.
+            ctx: where it runs, and what it may keep.
+        """
         raise NotImplementedError(f"{self.name}: a multi-round codec must write `reduce`")
 
     # ---------------------------------------------------------------- the fast form
 
     def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
-        """`encode`, and what everybody will decode from it; override where that need not be decoded."""
+        """Encode, and say what everybody will decode from it. Override it where that need not be decoded.
+
+        Args:
+            x: as in `encode`.
+            rng: as in `encode`.
+        """
         payload = self.encode(x, rng)
         return payload, self.decode(payload, x.shape[1], rng)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        """Encode the gradients in `source` with what the memory adds, and leave the new error in ``feedback.out``.
+        """Encode gradients with what the memory adds, and leave the new error in ``feedback.out``.
 
-        Each worker's vector, with zeros behind its end, is `shards` rows of `shard` elements. What is decoded will be
-        multiplied by `factor`.
+        Args:
+            source: the gradients, where they lie.
+            feedback: what the memory adds, and where the error goes; None: there is no memory.
+            shards: into how many rows each worker's vector is cut. Behind its end are zeros.
+            shard: elements of such a row.
+            rng: as in `encode`.
+            factor: what is decoded will be multiplied by this.
         """
         x = source.read() if feedback is None else feedback.compensated(source)
         rows = self.visible(padded(x, shards * shard).view(-1, shard))  # zeros behind the end hide nothing
@@ -206,7 +185,15 @@ class Codec(ABC):
     def encode_part(
         self, source: Window, feedback: Feedback | None, share: float, rng: Random, factor: float = 1.0
     ) -> Payload:
-        """As `encode_from`, for payloads that add up: each worker's vector is multiplied by `share` first."""
+        """As `encode_from`, for payloads that add up.
+
+        Args:
+            source: the gradients, where they lie.
+            feedback: what the memory adds, and where the error goes; None: there is no memory.
+            share: each worker's vector is multiplied by this first.
+            rng: as in `encode`.
+            factor: what is decoded will be multiplied by this.
+        """
         x = self.visible(source.read() if feedback is None else feedback.compensated(source))
         payload = self.encode(x * share, rng)
         if feedback is not None:
@@ -215,12 +202,27 @@ class Codec(ABC):
         return payload
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        """Decode the rows, the shards of one vector, side by side into `target`, times `factor`."""
+        """Decode the shards of one vector side by side to where they belong.
+
+        Args:
+            payload: a row for each shard.
+            target: where the values are written.
+            shard: elements of a row.
+            rng: as in `decode`.
+            factor: multiplies the values.
+        """
         values = self.decode(payload, shard, rng).view(1, -1)[:, : target.numel]
         return self._written(target, values if factor == 1 else values * factor)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
-        """Combine the rows, one from each worker, into `target`, times `factor`."""
+        """Combine the workers' rows to where the result belongs.
+
+        Args:
+            payload: a row from each worker.
+            target: where the result is written.
+            rng: as in `decode`.
+            factor: multiplies the result.
+        """
         values = self.combine(payload, target.numel, rng)
         return self._written(target, values if factor == 1 else values * factor)
 
@@ -234,14 +236,28 @@ class Codec(ABC):
         groups: int,
         factor: float = 1.0,
     ) -> Payload:
-        """What the owner of a shard does: combine its rows, add what it kept, encode that with `down`.
+        """What the owner of a shard does: combine the workers' rows, add what it kept, and encode the sum.
 
-        Rows come in `groups`, one for each owner in this process. The new error goes to ``feedback.out``.
+        Args:
+            payload: rows in equal groups, a group for each owner in this process.
+            numel: the number of elements of a row.
+            rng: the source of those who encoded the rows.
+            down: the source for encoding the sum.
+            feedback: what the owner kept, and where its new error goes; None: there is no memory.
+            groups: how many groups there are.
+            factor: multiplies the combined values.
         """
         return reduce_and_encode(self, self, payload, numel, rng, down, feedback, groups, factor)
 
     def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
-        """Reduce the gradients in `source` over the workers, write the mean to `target`, keep the errors."""
+        """Reduce gradients over the workers, from where they lie to where the mean belongs.
+
+        Args:
+            source: the gradients.
+            target: where the mean is written.
+            feedback: what the memory adds, and where the errors go; None: there is no memory.
+            ctx: where it runs, and what it may keep.
+        """
         source, feedback = repaid(source, feedback, ctx)
         if ctx.strategy is not None:
             return (yield from ctx.strategy.reduce(self, source, target, feedback, ctx))
@@ -253,7 +269,11 @@ class Codec(ABC):
         return self._written(target, mean)
 
     def visible(self, x: Tensor) -> Tensor:
-        """`x`, and NaN throughout the rows that are not finite, unless the codec makes that visible by itself."""
+        """Make rows that are not finite NaN throughout, unless the codec makes that visible by itself.
+
+        Args:
+            x: of shape (rows, numel).
+        """
         if self.traits.propagates_nonfinite or self.traits.elementwise:
             return x
         bad = (x * 0).sum(1, keepdim=True)
@@ -279,8 +299,11 @@ class Codec(ABC):
 
 
 def nonfinite_flag(x: Tensor) -> Flag:
-    """0 where `x` is finite throughout, NaN otherwise."""
-    return (x * 0).sum() if x.numel() else x.new_zeros(())
+    """0 where `x` is finite throughout, NaN otherwise: one read of it."""
+    if not x.numel():
+        return x.new_zeros(())
+    low, high = torch.aminmax(x)  # NaN is both
+    return low * 0 + high * 0
 
 
 def repaid(source: Window, feedback: Feedback | None, ctx: Context) -> tuple[Window, Feedback | None]:
@@ -319,6 +342,48 @@ def reduce_and_encode(
 
 codecs: Registry[Codec] = Registry("codec", "gradwire.codecs", entry_point_group="gradwire.codecs")
 strategies: Registry[Strategy] = Registry("strategy", "gradwire.collectives")
-register = codecs.register
-codec = codecs.build
-codec_names = codecs.names
+
+
+def register(cls: type[C]) -> type[C]:
+    """Make a codec known by its name. Use it as a class decorator.
+
+    Args:
+        cls: the codec's class, a frozen dataclass.
+
+    Example:
+        >>> import gradwire
+        >>> from dataclasses import dataclass
+        >>> @gradwire.register
+        ... @dataclass(frozen=True)
+        ... class Halves(type(gradwire.codec("fp16"))):
+        ...     name = "halves"
+        >>> gradwire.codec("halves(scale=2.0)")
+        Halves(scale=2.0)
+    """
+    codecs.register(cls)
+    return cls
+
+
+def codec(spec: str) -> Codec:
+    """Build the codec that a spec describes.
+
+    Args:
+        spec: a name, with arguments if you like, as in a call: ``"powersgd(rank=4)"``.
+
+    Example:
+        >>> import gradwire
+        >>> gradwire.codec("topk(ratio=0.1)").payload_bytes(1000)
+        466
+    """
+    return codecs.build(spec)
+
+
+def codec_names() -> list[str]:
+    """List the names of all codecs, those of other packages included.
+
+    Example:
+        >>> import gradwire
+        >>> gradwire.codec_names()[:3]
+        ['adaptivethreshold', 'atomo', 'bf16']
+    """
+    return codecs.names()

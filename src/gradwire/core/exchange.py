@@ -35,9 +35,18 @@ from gradwire.core import wire
 class Payload:
     """Encoded rows. What crosses the network is `data`, and nothing else.
 
-    `data` has one row per encoded vector. Codecs whose payloads are summed use the dtype they sum in, all
-    others uint8. Where a row's size depends on the data, `lengths` (int64, on the CPU) says how many bytes
-    of each row are meant; the rest of the row is padding that never leaves the worker.
+    Args:
+        data: one row for each encoded vector. Codecs whose payloads are summed use the dtype they sum in, all others
+            uint8.
+        lengths: only where the size of a row depends on the data: how many bytes of each row are meant, int64 on the
+            CPU. The rest of the row is padding that never leaves the worker.
+
+    Example:
+        >>> import torch, gradwire
+        >>> gradwire.Payload(torch.zeros(2, 100, dtype=torch.uint8)).nbytes
+        200
+        >>> gradwire.Payload(torch.zeros(2, 100, dtype=torch.uint8), lengths=torch.tensor([10, 20])).nbytes
+        46
     """
 
     data: Tensor
@@ -45,15 +54,22 @@ class Payload:
 
     @property
     def rows(self) -> int:
+        """How many vectors are encoded."""
         return self.data.shape[0]
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all rows on the wire; a length takes 8 of them."""
         if self.lengths is not None:
-            return int(self.lengths.sum()) + 8 * self.lengths.numel()  # the lengths travel too
+            return int(self.lengths.sum()) + 8 * self.lengths.numel()
         return self.data.numel() * self.data.element_size()
 
     def row_bytes(self, row: int) -> int:
+        """The bytes of one row on the wire.
+
+        Args:
+            row: its number.
+        """
         if self.lengths is not None:
             return int(self.lengths[row]) + 8
         return self.data[row].numel() * self.data.element_size()
@@ -80,21 +96,67 @@ class Reduction:
         return self.tensor[0].numel() * self.tensor.element_size()
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        """Bytes that leave the worker, in a ring."""
+        """Bytes that leave a worker, in a ring.
+
+        Args:
+            workers: how many there are.
+            rank: which one it is.
+        """
         return math.ceil(wire.reduced(self.payload_bytes, workers))
 
 
 class Sum(Reduction):
-    """The elementwise sum over the workers."""
+    """Add up a tensor over the workers, element by element. The answer has one row.
+
+    Args:
+        tensor: a row for each worker of this process.
+        team: the workers among whom it happens; None: all.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.collectives import local
+        >>> def program():
+        ...     return (yield gradwire.Sum(torch.tensor([[1.0, 5.0], [3.0, 2.0]])))
+        >>> local.run(program(), 2)
+        tensor([[4., 7.]])
+    """
 
 
 class Max(Reduction):
-    """The elementwise maximum over the workers."""
+    """Find the maximum of a tensor over the workers, element by element. The answer has one row.
+
+    Args:
+        tensor: a row for each worker of this process.
+        team: the workers among whom it happens; None: all.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.collectives import local
+        >>> def program():
+        ...     return (yield gradwire.Max(torch.tensor([[1.0, 5.0], [3.0, 2.0]])))
+        >>> local.run(program(), 2)
+        tensor([[3., 5.]])
+    """
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Every worker gets every worker's row. `relay` marks rows that carry a result, not a gradient."""
+    """Give every worker the row of every worker. The answer has a row for each.
+
+    Args:
+        payload: a row for each worker of this process.
+        relay: the rows carry a result, not a gradient; they do not count as payload.
+        team: the workers among whom it happens; None: all.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.collectives import local
+        >>> def program():
+        ...     return (yield gradwire.Gather(gradwire.Payload(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8))))
+        >>> local.run(program(), 2).data
+        tensor([[1, 2],
+                [3, 4]], dtype=torch.uint8)
+    """
 
     payload: Payload
     relay: bool = False
@@ -102,15 +164,37 @@ class Gather:
 
     @property
     def payload_bytes(self) -> int:
+        """What of the first worker's own gradient goes into the exchange."""
         return 0 if self.relay else self.payload.row_bytes(0)
 
     def sent_bytes(self, workers: int, rank: int) -> int:
+        """Bytes that leave a worker.
+
+        Args:
+            workers: how many there are.
+            rank: which one it is.
+        """
         return int(wire.gathered(self.payload.row_bytes(0), workers))
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Row r of each worker goes to worker r. `workers` is how many there are."""
+    """Send row r of each worker to worker r. The answer has, for each worker here, a row from everybody.
+
+    Args:
+        payload: for each worker of this process as many rows as there are workers.
+        workers: how many there are.
+        team: the workers among whom it happens; None: all.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.collectives import local
+        >>> def program():
+        ...     rows = torch.tensor([[1], [2], [3], [4]], dtype=torch.uint8)  # two of each worker
+        ...     return (yield gradwire.Scatter(gradwire.Payload(rows), workers=2))
+        >>> local.run(program(), 2).data.flatten()
+        tensor([1, 3, 2, 4], dtype=torch.uint8)
+    """
 
     payload: Payload
     workers: int
@@ -118,19 +202,42 @@ class Scatter:
 
     @property
     def payload_bytes(self) -> int:
-        """Of the first worker here."""
+        """What of the first worker's own gradient goes into the exchange."""
         return sum(self.payload.row_bytes(row) for row in range(self.workers))
 
     def sent_bytes(self, workers: int, rank: int) -> int:
+        """Bytes that leave a worker.
+
+        Args:
+            workers: how many there are.
+            rank: which one it is.
+        """
         return self.payload_bytes - self.payload.row_bytes(rank)
 
 
 @dataclass(frozen=True)
 class Route:
-    """For each worker here: its row goes to worker `to`, and one comes from worker `source`; None: none does.
+    """Send each worker's row to one other worker: for rings, trees and swaps of partners.
 
-    For rings, trees and swaps of partners. All workers take part in the round, each `to` must name a worker whose
-    `source` names it back, and all rows must have the same size. `relay` marks rows that carry a partial result.
+    All workers take part in the round. Each `to` must name a worker whose `source` names it back, and all rows must
+    have the same size. A worker to which nobody sends keeps its own row.
+
+    Args:
+        payload: a row for each worker of this process.
+        to: for each of them, the worker to which its row goes; None: it is not sent.
+        source: for each of them, the worker whose row comes; None: none does.
+        relay: the rows carry a partial result, not a gradient; they do not count as payload.
+        team: the workers among whom it happens; None: all.
+
+    Example:
+        >>> import torch, gradwire
+        >>> from gradwire.collectives import local
+        >>> def program():  # two workers swap
+        ...     payload = gradwire.Payload(torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8))
+        ...     return (yield gradwire.Route(payload, to=(1, 0), source=(1, 0)))
+        >>> local.run(program(), 2).data
+        tensor([[3, 4],
+                [1, 2]], dtype=torch.uint8)
     """
 
     payload: Payload
@@ -141,9 +248,16 @@ class Route:
 
     @property
     def payload_bytes(self) -> int:
+        """What of the first worker's own gradient goes into the exchange."""
         return 0 if self.relay else self.payload.row_bytes(0)
 
     def sent_bytes(self, workers: int, rank: int) -> int:
+        """Bytes that leave a worker.
+
+        Args:
+            workers: how many there are.
+            rank: which one it is.
+        """
         return 0 if self.to[0] is None or self.to[0] == rank else self.payload.row_bytes(0)
 
 

@@ -104,7 +104,25 @@ class GraceCodec(Codec):
 
 
 def adapt(compressor: Any, memory: Any = None) -> Codec:
-    """A codec that runs a GRACE-style compressor, with its memory; see this module's text for what it may have."""
+    """Make a codec that runs a compressor written for GRACE.
+
+    Args:
+        compressor: an object with ``compress(tensor, name)`` and ``decompress(tensors, ctx)``; see the module's text
+            for what else it may have.
+        memory: an object with ``compensate(tensor, name)`` and ``update(tensor, name, compressor, tensors, ctx)``.
+
+    Example:
+        >>> import torch, gradwire
+        >>> class Half:
+        ...     def compress(self, tensor, name):
+        ...         return [tensor.half()], None
+        ...
+        ...     def decompress(self, tensors, ctx):
+        ...         return tensors[0].float()
+        >>> cluster = gradwire.VirtualCluster(workers=2, codec=gradwire.grace.adapt(Half()))
+        >>> cluster.reduce({"w": [torch.ones(2), torch.zeros(2)]})["w"]
+        tensor([0.5000, 0.5000])
+    """
     for thing, methods in ((compressor, ("compress", "decompress")), (memory, ("compensate", "update"))):
         missing = [m for m in methods if not callable(getattr(thing, m, None))]
         if thing is not None and (missing or isinstance(thing, type)):

@@ -2,14 +2,14 @@
 
     handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")
 
-DDP hands over one bucket at a time. See `ddp_units` for how buckets become units of compression, and `session` for what
-reduces them. Results are written where DDP reads them. (No `from __future__ import annotations` here: DDP wants to see
-the real annotation of `bucket`.)
+DDP hands over one bucket at a time. See `ddp_hook` for the hook, `ddp_units` for how buckets become units of
+compression, and `session` for what reduces them. Results are written where DDP reads them.
 """
+
+from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,13 +18,14 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.adaptive.controller import Controller, Settings
+from gradwire.adaptive import Controller, Settings
 from gradwire.checkpoint import check_names
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
+from gradwire.integrations.ddp_hook import release, slot_of
 from gradwire.integrations.ddp_units import Units
 from gradwire.integrations.parameters import check_model, reduced_parameters
 from gradwire.memory.base import Memory
@@ -39,12 +40,12 @@ def attach(
     memory: str | Memory = "default",
     strategy: str | Strategy = "auto",
     mode: str = "overlap",
-    compress: str = "matrices",
+    tensors: str = "matrices",
     seed: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
     nmse_every: int = 0,
-) -> "Handle":
+) -> Handle:
     """Compress the gradients of a DDP model from the next backward pass on.
 
     Args:
@@ -57,11 +58,22 @@ def attach(
             each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
             auto, by the latency and bandwidth found now (two runs may then choose differently).
         mode: ``"overlap"`` with the backward pass, or ``"after_backward"`` over everything at once.
-        compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
+        tensors: ``"matrices"`` sends vectors and tiny tensors as they are, but for casts; ``"all"`` compresses all.
         seed: of all randomness, the same on all ranks.
         optimizer: needed by controllers, and by memories that follow the learning rate.
         scaler: the loss scaler; memories then follow its scale.
         nmse_every: measure the error against the exact mean every so many steps (sends the full gradient then).
+
+    Example:
+        >>> import torch, torch.distributed as dist, gradwire
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # with torchrun: no arguments
+        >>> model = DistributedDataParallel(torch.nn.Linear(4, 2))
+        >>> handle = gradwire.attach(model, "topk(ratio=0.01)")
+        >>> model(torch.ones(1, 4)).sum().backward()  # compressed; but one rank has nothing to send
+        >>> handle.stats()["codec"], handle.stats()["workers"]
+        ('topk', 1)
+        >>> dist.destroy_process_group()
     """
     if not isinstance(model, DistributedDataParallel):
         raise Incompatible(
@@ -70,62 +82,46 @@ def attach(
         )
     if mode not in ("overlap", "after_backward"):
         raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
-    slot = _slot(model)
+    slot = slot_of(model)
     check_model(model)
-    handle = Handle(
-        model,
-        Engine(
-            codec,
-            memory=memory,
-            strategy=strategy,
-            controller=controller,
-            compress=compress,
-            seed=seed,
-            ranks=(dist.get_rank(model.process_group),),
-            workers=dist.get_world_size(model.process_group),
-            track_unused=bool(model.find_unused_parameters or model.static_graph),
-            nmse_every=nmse_every,
-        ),
-        mode,
-        optimizer,
-        scaler,
+    engine = Engine(
+        codec,
+        memory=memory,
+        strategy=strategy,
+        controller=controller,
+        tensors=tensors,
+        seed=seed,
+        ranks=(dist.get_rank(model.process_group),),
+        workers=dist.get_world_size(model.process_group),
+        track_unused=bool(model.find_unused_parameters or model.static_graph),
+        nmse_every=nmse_every,
     )
-    slot.handle = handle
-    return handle
-
-
-@dataclass
-class _Slot:
-    """DDP takes one hook for life; this is its state, and the handle in it may change."""
-
-    model: "weakref.ref[DistributedDataParallel]"
-    handle: "Handle | None" = None
-
-
-def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook that `attach` registers."""
-    assert isinstance(state, _Slot)
-    if not isinstance(bucket, GradBucket):
-        raise Incompatible(
-            "gradwire: torch.compile's python_reducer ignores what a hook returns. Set "
-            "torch._dynamo.config.optimize_ddp = True, or compile without it."
-        )
-    model = state.model()
-    assert model is not None, "its hook is called, so the model is alive"
-    if not getattr(model, "_divide_by_initial_world_size", True):
-        raise Incompatible(
-            "gradwire: join(divide_by_initial_world_size=False) averages over the ranks that still have data, and a "
-            "hook cannot know them. Use join(divide_by_initial_world_size=True)."
-        )
-    if state.handle is not None:
-        return state.handle._on_bucket(bucket)
-    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(model.process_group))  # what DDP does by itself
-    work = dist.all_reduce(mean, group=model.process_group, async_op=True)
-    return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
+    slot.handle = Handle(model, engine, mode, optimizer, scaler)
+    return slot.handle
 
 
 class Handle:
-    """What `attach` returns: state, statistics, and the way back."""
+    """What `attach` returns: state, statistics, and the way back. Do not make one yourself.
+
+    Example:
+        >>> import torch, torch.distributed as dist, gradwire
+        >>> from torch.nn.parallel import DistributedDataParallel
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> model = DistributedDataParallel(torch.nn.Linear(64, 32))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> warmup = gradwire.Warmup(codec="topk(ratio=0.01)")
+        >>> handle = gradwire.attach(model, controller=warmup, optimizer=optimizer)
+        >>> model(torch.ones(1, 64)).sum().backward()
+        >>> handle.end_epoch().levels  # only of the matrix: the bias travels as it is
+        {'weight': 'topk(ratio=0.0625)'}
+        >>> handle.settings.batch_factor
+        1
+        >>> handle.load_state_dict(handle.state_dict())
+        >>> sorted(handle.stats())[:3]
+        ['codec', 'communicate_seconds', 'controller']
+        >>> handle.detach()
+        >>> dist.destroy_process_group()
+    """
 
     def __init__(
         self,
@@ -154,7 +150,12 @@ class Handle:
 
     # ---------------------------------------------------------------- what DDP calls
 
-    def _on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Take a bucket from DDP's hook.
+
+        Args:
+            bucket: whose gradients are ready.
+        """
         if self._session.alone:
             return self._keep(bucket)
         self._session.raise_error()
@@ -190,11 +191,15 @@ class Handle:
     # ---------------------------------------------------------------- what users call
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's compression state: tensors and plain values, keyed by parameter name. Save one file a rank."""
+        """This rank's state: tensors and plain values, by parameter name. Save one file for each rank."""
         return self._session.state_dict() | {"plan": [list(unit) for unit in self._units.plan], "rate": self._rate}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'."""
+        """Continue from a saved state.
+
+        Args:
+            state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
+        """
         states = [state] if isinstance(state, Mapping) else state
         for one in states:
             check_names(one, self._shapes)
@@ -203,48 +208,38 @@ class Handle:
         self._units.restore(tuple(tuple(unit) for unit in states[0].get("plan", ())))
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
-        """Tell the codec something about the coming step, by parameter name; see `Engine.observe`."""
+        """Tell the codec something about the coming step that gradients do not show.
+
+        Args:
+            kind: what it is. The codec `variance` asks for ``"squares"``: sums of squares of per-example gradients.
+            values: by parameter name.
+        """
         self.engine.observe(kind, {name: tensor[None] for name, tensor in values.items()})
 
     def end_epoch(self, learning_rate: float | None = None, next_learning_rate: float | None = None) -> Settings:
-        """Let the controller decide on the next epoch. All ranks must call this, once the next rate is set.
+        """Let the controller decide on the next epoch. All ranks must call this, after the next rate is set.
 
-        The rates are those of the last step and of the optimizer now; pass the schedule's own where a controller's
-        `rate_factor` is in the optimizer's.
+        Args:
+            learning_rate: of the last step; None: what the optimizer had then.
+            next_learning_rate: of the next step; None: what the optimizer has now. Pass the schedule's own rates where
+                a controller's `rate_factor` is in the optimizer's.
         """
         return self._session.end_epoch(
             self._rate if learning_rate is None else learning_rate,
             self._learning_rate() if next_learning_rate is None else next_learning_rate,
         )
 
+    @property
+    def settings(self) -> Settings:
+        """How this epoch is trained: what the controller has set, or without one the plain schedule."""
+        return self.engine.settings
+
     def stats(self) -> dict[str, Any]:
-        """What has happened since attach. Seconds are of the host clock, and None on an accelerator."""
+        """Tell what has happened since `attach`. Seconds are of the host's clock, and None on an accelerator."""
         return self._session.stats() | {"mode": self.mode}
 
     def detach(self) -> None:
-        """Back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
+        """Go back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
         model = self._model()
-        if model is not None and _slots[model].handle is self:
-            _slots[model].handle = None
-
-
-_slots: "weakref.WeakKeyDictionary[DistributedDataParallel, _Slot]" = weakref.WeakKeyDictionary()
-
-
-def _slot(model: DistributedDataParallel) -> _Slot:
-    """The model's hook, registered if it has none yet."""
-    slot = _slots.get(model)
-    if slot is None:
-        if model._comm_hooks or any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
-            raise Incompatible(
-                "attach: this DDP model has a communication hook already (register_comm_hook, mixed_precision= or an "
-                "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
-                "DistributedDataParallel without it."
-            )
-        slot = _slots[model] = _Slot(weakref.ref(model))
-        model.register_comm_hook(slot, compress_hook)
-    if slot.handle is not None:
-        raise Incompatible(
-            f"attach: this model is compressed by {slot.handle.engine.codec.spec} already; call handle.detach() first"
-        )
-    return slot
+        if model is not None:
+            release(model, self)

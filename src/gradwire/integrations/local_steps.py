@@ -60,7 +60,9 @@ class _Unit:
 
 
 class LocalSteps:
-    """Averages the changes of `steps` local steps.
+    """Let each worker train by itself, and average what the workers changed every few steps, compressed.
+
+    The model is a plain module, not wrapped in DDP. Parameters start as rank 0's.
 
     Args:
         model: a plain module; all ranks of the group must call this alike.
@@ -69,9 +71,29 @@ class LocalSteps:
         steps: H, the number of local steps between two exchanges.
         memory: ``"default"`` (what the codec asks for), ``"none"``, or a memory or its spec.
         strategy: ``"auto"``, or a strategy or its spec.
-        compress: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
+        tensors: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
         seed: of all randomness, the same on all ranks.
         process_group: the ranks that train together; None for all.
+
+    Example:
+        >>> import torch, torch.distributed as dist, gradwire
+        >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Linear(4, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> local = gradwire.LocalSteps(model, optimizer, "qsparse(ratio=0.01)", steps=2)
+        >>> for _ in range(4):
+        ...     model(torch.ones(1, 4)).sum().backward()
+        ...     optimizer.step()
+        ...     print(local.step())  # every second call exchanges
+        False
+        True
+        False
+        True
+        >>> local.stats()["steps"]
+        4
+        >>> local.load_state_dict(local.state_dict())
+        >>> local.sync()  # exchange now: at the end of the training
+        >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -83,7 +105,7 @@ class LocalSteps:
         steps: int,
         memory: str | Memory = "default",
         strategy: str | Strategy = "auto",
-        compress: str = "matrices",
+        tensors: str = "matrices",
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -96,7 +118,7 @@ class LocalSteps:
             codec,
             memory=memory,
             strategy=strategy,
-            compress=compress,
+            tensors=tensors,
             seed=seed,
             ranks=(dist.get_rank(group),),
             workers=dist.get_world_size(group),
@@ -128,7 +150,7 @@ class LocalSteps:
     # ---------------------------------------------------------------- what users call
 
     def step(self) -> bool:
-        """Count one local step; every `steps`-th exchanges. Call it after ``optimizer.step()``. True if it did."""
+        """Count one local step, and exchange if it is time; True if it did. Call it after ``optimizer.step()``."""
         self._taken += 1
         if self._taken % self.steps:
             return False
@@ -136,7 +158,7 @@ class LocalSteps:
         return True
 
     def sync(self) -> None:
-        """Exchange now, on all ranks: at the end of training, say, when steps are left over."""
+        """Exchange now. All ranks must call this: at the end of a training, say, when steps are left over."""
         self._session.raise_error()
         thawed = [name for name, p in self._frozen.items() if p.requires_grad]
         if thawed:
@@ -159,16 +181,17 @@ class LocalSteps:
                 unit.move_to(unit.anchor - mean)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state: tensors and plain values. Save one file a rank.
+        """This rank's state: tensors and plain values. Save one file for each rank.
 
         Between two exchanges the ranks' models differ: save each rank's model and optimizer beside it.
         """
         return self._session.state_dict() | {"taken": self._taken, "anchor": self._anchors()}
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Continue from this rank's saved state, or, after a change of world size, from the list of all ranks'.
+        """Continue from a saved state. The model's parameters are not touched: load them, too.
 
-        The model's parameters are not touched: load them, too.
+        Args:
+            state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
         """
         first = state if isinstance(state, Mapping) else state[0] if state else {}
         saved = {n: (t.shape, t.dtype) for n, t in first.get("anchor", {}).items()}
@@ -187,7 +210,7 @@ class LocalSteps:
         self._taken = first["taken"]
 
     def stats(self) -> dict[str, Any]:
-        """What has happened: bytes since this was made, steps and exchanges since training began."""
+        """Tell what has happened: bytes since this was made, steps and exchanges since the training began."""
         found = self._session.stats()
         return found | {
             "steps": self._taken,

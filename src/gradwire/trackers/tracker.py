@@ -24,15 +24,28 @@ class Tracker(ABC):
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """The values of some quantities after `step` steps; those of one quantity must not go back."""
+        """Take the values of some quantities.
+
+        Args:
+            step: after how many steps; it must not go back for one quantity.
+            values: by the quantity's name.
+        """
 
     @abstractmethod
     def config(self, values: Mapping[str, Any]) -> None:
-        """What the run was started with; once, before the first `log`."""
+        """Say what the run was started with; once, before the first `log`.
+
+        Args:
+            values: by name.
+        """
 
     @abstractmethod
     def close(self, *, failed: bool = False) -> None:
-        """Write what is left. `failed` marks the run, where the tracker has such a mark. Closing twice does nothing."""
+        """Write what is left. Closing twice does nothing.
+
+        Args:
+            failed: mark the run, where the tracker has such a mark.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +70,17 @@ class NoTracker(Tracker):
 
 
 def open_tracker(spec: str) -> Tracker:
-    """The tracker that a spec such as ``"tensorboard:runs/topk"`` describes. Open it on one rank only."""
+    """Open the tracker that a spec describes. Open it on one rank only, and ``"none"`` on the others.
+
+    Args:
+        spec: ``"tensorboard:FOLDER"``, ``"wandb:PROJECT"``, ``"mlflow:EXPERIMENT"``, or ``"none"``.
+
+    Example:
+        >>> import gradwire
+        >>> with gradwire.open_tracker("none") as tracker:
+        ...     tracker.config({"codec": "topk(ratio=0.01)"})
+        ...     tracker.log(1, {"train_loss": 2.5})
+    """
     kind, colon, where = spec.partition(":")
     if spec == "none":
         return NoTracker()
@@ -88,7 +111,11 @@ class HasStats(Protocol):
 
 
 def handle_values(handle: HasStats) -> dict[str, float]:
-    """The statistics of `gradwire.attach`'s handle as scalars: what is no number, or not known, is left out."""
+    """The statistics of a handle as scalars; what is no number, or not known, is left out.
+
+    Args:
+        handle: what `gradwire.attach` returned.
+    """
     stats = handle.stats()
     found = {name: value for name, value in _numbers(stats).items() if name not in NOT_A_CURVE}
     return {_curve(name): value for name, value in found.items()}
@@ -100,7 +127,12 @@ def _curve(name: str) -> str:
 
 
 def level_values(levels: Mapping[str, str], order: Sequence[str]) -> dict[str, float]:
-    """Each parameter's level as a scalar: where its codec stands in `order`, a controller's ``levels``."""
+    """Each parameter's level as a scalar: where its codec stands in `order`.
+
+    Args:
+        levels: the codec of each parameter, as in ``handle.end_epoch().levels``.
+        order: a controller's ``levels``.
+    """
     return {f"level/{parameter}": float(order.index(codec)) for parameter, codec in levels.items()}
 
 

@@ -17,9 +17,9 @@ from gradwire.cli.bench.sweeps import table
 from gradwire.cli.output import AsJson, bars, check_record, emit, wants_json
 
 if TYPE_CHECKING:
-    from gradwire.bench.accuracy import OnProgress, OnStart
-    from gradwire.bench.training import History, Plan
     from gradwire.core.records import Record
+    from gradwire.laboratory.bench.accuracy import OnProgress, OnStart
+    from gradwire.laboratory.bench.training import History, Plan
     from gradwire.trackers.tracker import Tracker
 
     Runs = Callable[[OnStart, OnProgress], list[Record]]
@@ -151,8 +151,8 @@ def accuracy(
       gradwire bench accuracy --study accordion --task resnet18-cifar10 --device cuda --seed 1 --seed 2
       gradwire bench accuracy --codec fp16 --codec efsignsgd --hosts 4 --rate 200mbit --record measured.jsonl
     """
-    from gradwire.bench import studies
-    from gradwire.bench.training import Plan
+    from gradwire.laboratory.bench import studies
+    from gradwire.laboratory.bench.training import Plan
 
     check_record("bench accuracy", record)
     measured = hosts is not None or rate is not None
@@ -252,9 +252,9 @@ def _on_network(
     plans: Sequence[Plan], hosts: int | None, rate: str, data_dir: Path | None, record: Path | None
 ) -> Runs:
     """By real ranks, one run at a time."""
-    from gradwire.bench.distributed import NetworkStudy
-    from gradwire.bench.sweep import LOOPBACK
-    from gradwire.lab.namespace import become_able
+    from gradwire.laboratory.bench.distributed import NetworkStudy
+    from gradwire.laboratory.bench.sweep import LOOPBACK
+    from gradwire.laboratory.hosts.namespace import become_able
 
     count = max((plan.workers for plan in plans), default=4) if hosts is None else hosts
     study = NetworkStudy(plans=tuple(plans), command=_command(), hosts=count, rate=rate, data_dir=data_dir)
@@ -267,8 +267,8 @@ def _on_one_device(
     plans: Sequence[Plan], data_dir: Path | None, checkpoints: Path | None, jobs: int, record: Path | None
 ) -> Runs:
     """On virtual workers."""
-    from gradwire.bench import jobs as processes
-    from gradwire.bench.accuracy import Study
+    from gradwire.laboratory.bench import jobs as processes
+    from gradwire.laboratory.bench.accuracy import Study
 
     study = Study(plans=tuple(plans), command=_command(), data_dir=data_dir, checkpoints=checkpoints)
     if jobs == 1:
@@ -351,7 +351,7 @@ def _tell_time(
     """What `gradwire tta` says of these runs, after the table for people."""
     from gradwire.cli.tta import clock_of, tell
     from gradwire.core.errors import GradwireError
-    from gradwire.perf.training import Run
+    from gradwire.planner.training import Run
 
     for_people = not wants_json(as_json)
     if for_people:
@@ -381,8 +381,8 @@ def overview(found: Sequence[Record]) -> RenderableType:
 
 
 def _cells(record: Record) -> list[str]:
-    from gradwire.perf.training import Run
-    from gradwire.report.accuracy import number
+    from gradwire.laboratory.report.accuracy import number
+    from gradwire.planner.training import Run
 
     what, out, run = record.what, record.outcome, Run.of(record)
     return [

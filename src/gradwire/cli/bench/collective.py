@@ -60,8 +60,8 @@ def collective(
       gradwire bench collective --hosts 8 --rate 1gbit
       gradwire bench collective --pair "efsignsgd scatter_reduce_gather" --size 25557032 --rate 200mbit --rate 1gbit
     """
-    from gradwire.bench import collective as experiment
     from gradwire.core.errors import ConfigError
+    from gradwire.laboratory.bench import collective as experiment
 
     check_record("bench collective", record)
     pairs = []

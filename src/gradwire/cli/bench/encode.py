@@ -16,7 +16,7 @@ from rich.text import Text
 from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
-    from gradwire.bench.encode import Measured, Plan
+    from gradwire.laboratory.bench.encode import Measured, Plan
 
 
 def encode(
@@ -69,9 +69,9 @@ def encode(
       gradwire bench encode
       gradwire bench encode --codec efsignsgd --codec "blockint(bits=8)" --size 25557032
     """
-    from gradwire.bench import encode as experiment
     from gradwire.core import records
     from gradwire.core.codec import codecs
+    from gradwire.laboratory.bench import encode as experiment
 
     check_record("bench encode", record)
     plan = experiment.Plan(
@@ -107,7 +107,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], None]]:
 
 def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
     """Everything, ready for JSON."""
-    from gradwire.bench.encode import PHASES
+    from gradwire.laboratory.bench.encode import PHASES
 
     return {
         "command": plan.command,

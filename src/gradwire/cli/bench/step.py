@@ -83,7 +83,7 @@ def step(
       gradwire bench step --model resnet20 --hosts 4 --rate 200mbit
       gradwire bench step --model shapes --codec efsignsgd --hosts 2 --hosts 4 --rate 100mbit --record steps.jsonl
     """
-    from gradwire.bench import step as experiment
+    from gradwire.laboratory.bench import step as experiment
 
     check_record("bench step", record)
     sweep = experiment.sweep(

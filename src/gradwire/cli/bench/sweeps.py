@@ -18,8 +18,8 @@ from rich.text import Text
 from gradwire.cli.output import bars
 
 if TYPE_CHECKING:
-    from gradwire.bench.sweep import Sweep
     from gradwire.core.records import Record
+    from gradwire.laboratory.bench.sweep import Sweep
 
 Hosts = Annotated[
     list[int] | None, typer.Option("--hosts", metavar="N", help="Emulated hosts; may be repeated.  [default: 4]")
@@ -46,8 +46,8 @@ SweepFile = Annotated[
 
 def run(sweep: Sweep, record: Path | None) -> list[Record]:
     """Measure what is missing, with one bar on stderr if that is a terminal, else one line a group."""
-    from gradwire.bench.sweep import LOOPBACK
-    from gradwire.lab.namespace import become_able
+    from gradwire.laboratory.bench.sweep import LOOPBACK
+    from gradwire.laboratory.hosts.namespace import become_able
 
     if set(sweep.rates) != {LOOPBACK}:
         become_able()

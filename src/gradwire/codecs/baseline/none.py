@@ -1,4 +1,4 @@
-"""No compression: the gradient in its own dtype, summed by the backend. What plain DDP does, bit for bit.
+"""No compression: the gradient in its own dtype, summed by the backend, as plain DDP does it.
 
 Wire: the gradient itself (4 bytes an element in float32).
 """
@@ -10,17 +10,21 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Flag, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.finite import nonfinite_flag
 
 
 @register
 @dataclass(frozen=True)
 class NoCompression(Codec):
-    """The baseline that changes nothing."""
+    """Send the gradient as it is. The result is that of plain DDP, bit for bit.
+
+    Example:
+        >>> gradwire.codec("none").payload_bytes(1000)
+        4000
+    """
 
     name: ClassVar[str] = "none"
     family: ClassVar[str] = "baseline"

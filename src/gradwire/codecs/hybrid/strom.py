@@ -2,9 +2,7 @@ r"""Strom's threshold: one sign, worth τ, for each coordinate whose magnitude e
 
 .. math::  C(a)_i = \tau\,\mathrm{sgn}(a_i) \ \text{if}\ |a_i| > \tau, \text{ else } 0
 
-Runs with error feedback, which keeps a_i ∓ τ: a coordinate drains by τ a step at most, so τ must not be small against
-the gradients. |a_i − C(a)_i| ≤ |a_i|, which is delta = 0. How much is sent depends on the gradient; nothing is legal.
-τ is in the units of the gradient as it comes, loss scale included.
+Runs with error feedback, which keeps a_i ∓ τ. |a_i − C(a)_i| ≤ |a_i|, which is delta = 0. A row may send nothing.
 Wire: per row the count k in 4 bytes, k indices in the shortest coding, see `gradwire.kernels.indices`, and k signs of
 one bit; no byte where k = 0. A row that is not finite is a count of −1.
 
@@ -15,27 +13,36 @@ Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, In
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import ragged
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.codecs.sparsification._ragged import RowByRow, all_nan, no_bytes, ragged, rows_above
+from gradwire.codecs.sparsification._sparse_payload import read_signs, write_signs
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels import indices, rows, signs
+from gradwire.kernels import rows
 from gradwire.kernels.bitpack import packed_bytes
-from gradwire.kernels.select import above
 
 
 @register
 @dataclass(frozen=True)
-class Strom(Codec):
-    """Signs of what exceeds a fixed magnitude."""
+class Strom(RowByRow):
+    """Send the sign of each element that exceeds τ, worth τ; error feedback keeps the rest.
+
+    Args:
+        tau: the threshold τ, above 0, in the units of the gradient as it comes, loss scale included. An element drains
+            by τ a step at most, so it must not be small against the gradients; no default fits all models.
+
+    Example:
+        >>> gradwire.VirtualCluster(1, "strom(tau=1.5)").reduce({"w": [torch.tensor([1.0, -2.0, 3.0])]})["w"]
+        tensor([ 0.0000, -1.5000,  1.5000])
+    """
 
     name: ClassVar[str] = "strom"
     family: ClassVar[str] = "hybrid"
@@ -44,55 +51,30 @@ class Strom(Codec):
     tau: float = 0.01
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tau, int | float) or isinstance(self.tau, bool) or not 0 < self.tau < math.inf:
-            Check(self.name).fail("tau", "a magnitude above 0", self.tau)
+        Check(self.name).number("tau", self.tau, 5e-324, sys.float_info.max, "a magnitude above 0")
 
     @property
     def traits(self) -> Traits:
         return Traits(combine=Combine.GATHER, memory="error_feedback", delta=0.0, fixed_size=False, homogeneous=False)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        where, counts = above(x, x.new_full((x.shape[0],), self.tau))
-        return ragged([self._row(x[i : i + 1], where[i : i + 1, :k]) for i, k in enumerate(counts.tolist())])
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        out = torch.zeros((payload.rows, numel), device=payload.data.device)
-        for i, row in enumerate(out):
-            self._add(payload, i, row)
-        return out
-
-    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        total, size = torch.zeros((groups, numel), device=payload.data.device), payload.rows // groups
-        for i in range(payload.rows):  # worker by worker: the order of sums is fixed
-            self._add(payload, i, total[i // size])
-        return total.div_(size)
+        return ragged([self._row(values, where, x.shape[1]) for values, where in rows_above(x, self.tau)])
 
     def payload_bytes(self, numel: int) -> int:
         return 8 + 4 + 2 * packed_bytes(numel, 1)
 
-    def _row(self, x: Tensor, where: Tensor) -> Tensor:
-        """One row's bytes; `where` are the elements beyond tau."""
-        count = where.shape[1]
-        if not count:
-            return x.new_empty((1, 0), dtype=torch.uint8)
-        values = x.gather(1, where)
+    def _row(self, values: Tensor, where: Tensor, numel: int) -> Tensor:
+        """One row's bytes."""
+        if not values.numel():
+            return no_bytes(values)
         if bool(values.isnan().any()):
             return rows.join(where.new_full((1, 1), -1, dtype=torch.int32))
-        head = where.new_full((1, 1), count, dtype=torch.int32)
-        return rows.join(head, indices.encode(where, x.shape[1]), signs.encode(values))
+        return rows.join(where.new_full((1, 1), where.shape[1], dtype=torch.int32), write_signs(values, where, numel))
 
-    def _add(self, payload: Payload, i: int, into: Tensor) -> None:
-        """Add what row `i` holds to the flat tensor `into`."""
-        assert payload.lengths is not None
-        if not payload.lengths[i]:
-            return
-        data = payload.data[i : i + 1]
+    def entries(self, data: Tensor, numel: int) -> tuple[Tensor, Tensor]:
         head, start = rows.take(data, 0, 1, torch.int32)
-        count = int(head)
-        if count < 0:
-            into += math.nan
-            return
-        middle = start + indices.index_bytes(into.numel(), count)
-        where = indices.decode(data[:, start:middle], into.numel(), count)
-        tau = into.new_full((1, 1), self.tau)
-        into.index_add_(0, where[0], signs.decode(data[:, middle:], -tau, tau, count, count)[0])
+        if int(head) < 0:
+            return all_nan(data, numel)
+        tau = torch.full((1, 1), self.tau, dtype=torch.float32, device=data.device)
+        values, where = read_signs(data[:, start:], numel, int(head), tau)
+        return values[0], where[0]

@@ -1,17 +1,19 @@
-"""What the codecs on `kernels.grid` share: a scale for each block, codes on a uniform grid, in one pass where possible.
+"""Base of the codecs on `kernels.grid`: a scale for each block, and codes on a uniform grid.
 
 Wire: one float32 scale for each block, then the codes.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Flag, nonfinite_flag
+from gradwire.codecs.quantization._rotation import rotated, rotated_back
+from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random, Stream
 from gradwire.core.window import Feedback, Window
@@ -19,42 +21,66 @@ from gradwire.kernels import grid, rows
 from gradwire.kernels.grid import Rule
 from gradwire.kernels.window import one_pass
 
+ROUNDED = Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True)  # at random, by default
+
 
 class GridCodec(Codec):
-    """A codec that writes `rule`, and, where it rotates, `turned` and `turned_back`."""
+    """A codec that writes `rule`, how a row is quantised, and `run`, where rows are rotated first."""
+
+    family: ClassVar[str] = "quantization"
 
     @abstractmethod
     def rule(self, numel: int) -> Rule:
         """How a row of `numel` elements is quantised."""
 
     def noise(self, rng: Random) -> Stream | None:
-        """What codes are rounded by; None: to the nearest."""
+        """Random numbers to round by; None rounds to the nearest."""
         return rng.private("round")
+
+    def run(self, numel: int) -> int:
+        """Elements that are rotated together before they are quantised; 0 for no rotation."""
+        return 0
+
+    @property
+    def alignment(self) -> int:
+        return math.lcm(self.rule(1).block, 8)
 
     @property
     def rotates(self) -> bool:
-        """Whether rows are turned before they are quantised."""
-        return False
+        """Whether rows are rotated before they are quantised."""
+        return self.run(1) > 0
 
     @property
     def scales_by_rule(self) -> bool:
         """Whether the rule gives the scales, so that one pass finds and uses them."""
         return True
 
+    def scales(self, x: Tensor, rule: Rule) -> Tensor:
+        """The scale of each block: (rows, blocks)."""
+        return grid.scale(x, rule)
+
+    def codes(self, x: Tensor, scales: Tensor, rule: Rule, rng: Random) -> Tensor:
+        """The packed codes of (rows, numel) elements for given scales."""
+        return grid.encode(x, rule.high / scales, rule.block, rule.low, rule.high, self.noise(rng))
+
     def coded(self, numel: int) -> int:
-        """Elements that have a code."""
-        return numel
+        """Elements that have a code: with rotation, whole runs."""
+        return numel + -numel % self.run(numel) if self.rotates else numel
 
     def turned(self, x: Tensor, rng: Random) -> Tensor:
         """The rows that are quantised: (rows, coded)."""
-        return x
+        return rotated(x, self.run(x.shape[1]), rng.shared("signs")) if self.rotates else x
 
     def turned_back(self, y: Tensor, numel: int, rng: Random) -> Tensor:
         """The inverse: (rows, numel)."""
-        return y
+        return rotated_back(y, self.run(numel), numel, rng.shared("signs")) if self.rotates else y
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        return Payload(rows.join(*grid.encode_by(self.turned(x, rng), self.rule(x.shape[1]), self.noise(rng))))
+        rule, y = self.rule(x.shape[1]), self.turned(x, rng)
+        if self.scales_by_rule:
+            return Payload(rows.join(*grid.encode_by(y, rule, self.noise(rng))))
+        scales = self.scales(y, rule)
+        return Payload(rows.join(scales, self.codes(y, scales, rule, rng)))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         scales, codes = self.read(payload, numel)
@@ -113,14 +139,3 @@ class GridCodec(Codec):
         rule, noise = self.rule(numel), self.noise(down)
         codes, scales = grid.reduce_and_encode(codes, scales, rule, numel, feedback, noise, groups, factor)
         return Payload(rows.join(scales, codes, owner=down.owner))
-
-
-def turn_rows(transform: Callable[..., Tensor], x: Tensor, size: int, numel: int, signs: Stream) -> Tensor:
-    """Every row, padded or not: row i takes the signs from i·`numel` on, so that its owner finds them there."""
-    if x.shape[0] == signs.parts or x.shape[1] == numel:
-        return transform(x, size, signs)
-    places = [
-        (key, offset + i * numel) for part, key, offset in signs.each(x.shape[0]) for i in range(part.stop - part.start)
-    ]
-    keys, offsets = zip(*places, strict=True)
-    return transform(x, size, Stream(keys, offsets))

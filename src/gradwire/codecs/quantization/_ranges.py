@@ -1,17 +1,40 @@
-r"""Integer codes −s…s of blocks, by their ranges: what the codecs on `kernels.grid` share.
-
-A block of range R has the step R/s. Workers that agree on R first can add up their codes as integers, exactly.
-"""
+"""Workers agree on the scales of their blocks first. Their codes −s…s then add up as integers, exactly."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from gradwire.codecs.quantization._grid import GridCodec
+from gradwire.core.codec import Context, Reduced
 from gradwire.core.exchange import Max, Program, Sum
 from gradwire.kernels import bitpack, fields, grid, rows
+from gradwire.kernels.grid import Rule
+
+
+class SharedScales(GridCodec):
+    """A grid codec with two rounds of its own: the largest scales of all workers, then sums of codes."""
+
+    def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        count, numel = x.shape
+        rule, coded, rng = replace(self.rule(numel), trits=False), self.coded(numel), ctx.rng
+        y = self.turned(x, rng)
+        scales = yield from agree(self.scales(y, rule))
+        everywhere = scales.expand(count, -1)
+        codes = self.codes(y, everywhere, rule, rng)
+        own = None
+        if ctx.wants_own:
+            own = self.turned_back(grid.decode_by(codes, everywhere, rule, coded), numel, rng)
+        total = yield from self.added(codes, rule, coded, ctx)
+        mean = values(total, scales / rule.high / ctx.workers, rule.block)
+        return self.turned_back(mean, numel, rng.of((0,), (0,))), own
+
+    def added(self, codes: Tensor, rule: Rule, coded: int, ctx: Context) -> Program[Tensor]:
+        """The codes of all workers, added up: (1, coded)."""
+        return add_up(codes, rule.high, coded, ctx.workers)
 
 
 def agree(ranges: Tensor) -> Program[Tensor]:

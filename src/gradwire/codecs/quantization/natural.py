@@ -7,24 +7,21 @@ On the bits of a float32: add 23 random bits to the pattern of the magnitude and
 exponent has just this probability.
 
 - ``bits=9``: sign and exponent. E[C(x)] = x, with variance omega = 1/8, attained at |x| = 4/3 · 2^a. A denormal number
-  becomes 0 or 2⁻¹²⁶, still without bias, if not within omega. From 2¹²⁷ on, 2¹²⁷ is the result: 2¹²⁸ would be infinite.
-- ``bits=8``: sign and a 7-bit code: 0, the powers from 2⁻¹⁰⁸ to 2¹⁷, and one code for what is not finite. Magnitudes
-  below 2⁻¹⁰⁸ become 0 and those above 2¹⁷ become 2¹⁷, so that E|C(x) − x|² <= |x|² for every x: delta = 0, and 7/8 in
-  between, but neither unbiased nor homogeneous without a look at the range.
+  becomes 0 or 2⁻¹²⁶, unbiased but not within omega. From 2¹²⁷ on the result is 2¹²⁷: 2¹²⁸ would be infinite.
+- ``bits=8``: sign and a 7-bit code: 0, the powers from 2⁻¹⁰⁸ to 2¹⁷, and NaN. Magnitudes below 2⁻¹⁰⁸ become 0 and those
+  above 2¹⁷ become 2¹⁷, so that E|C(x) − x|² <= |x|² for every x: delta = 0, neither unbiased nor homogeneous.
 
-Scaling by a power of two scales the result, for the same random numbers; other factors change the draws' meaning.
 Infinities and NaN decode to NaN, element by element. Runs with error feedback, as in GRACE; omega < 1, so it is safe.
 Wire: 9 bits: n exponents of one byte, then ceil(n/8) bytes of signs (1 is negative). 8 bits: n bytes, the sign on top.
 
-Departs from the paper in the 8-bit form, whose range of exponents is not fixed there, and which loses two powers to the
-codes for zero and for what is not finite.
+Departs from the paper in the 8-bit form, whose range of exponents is not fixed there.
 
 Horváth et al., Natural Compression for Distributed Deep Learning, 2019, arXiv:1905.10988.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -40,7 +37,15 @@ from gradwire.kernels.bitpack import packed_bytes
 @register
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Powers of two."""
+    """Round each element at random to one of the two nearest powers of two, right on average.
+
+    Args:
+        bits: of each element. 9 keeps the whole range of float32 and is unbiased; 8 keeps 2**-108 to 2**17.
+
+    Example:
+        >>> gradwire.codec("natural").payload_bytes(1000)
+        1125
+    """
 
     name: ClassVar[str] = "natural"
     family: ClassVar[str] = "quantization"
@@ -53,17 +58,10 @@ class Natural(Codec):
 
     @property
     def traits(self) -> Traits:
-        whole = self.bits == 9
-        return Traits(
-            combine=Combine.GATHER,
-            memory="error_feedback",
-            unbiased=whole,
-            omega=1 / 8 if whole else None,
-            delta=None if whole else 0.0,
-            stochastic=True,
-            elementwise=True,
-            homogeneous=whole,
-        )
+        claims = Traits(combine=Combine.GATHER, memory="error_feedback", stochastic=True, elementwise=True)
+        if self.bits == 9:
+            return replace(claims, unbiased=True, omega=1 / 8)
+        return replace(claims, delta=0.0, homogeneous=False)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         return Payload(powers.encode(x, self.bits, rng.private("round")))

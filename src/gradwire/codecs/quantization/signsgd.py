@@ -6,7 +6,7 @@ The result is ±1, not a mean: the step length is the learning rate, which must 
 memory. A zero, and a tie among an even number of workers, is decided by a coin that all workers share, new
 in each step, so that untouched coordinates (embedding rows, say) do not drift. Votes are counted on packed bits.
 All-gather and scatter-reduce-gather give the same result, bit for bit.
-Wire: ceil(n/8) bytes, and one byte that says that the gradient is not finite.
+Wire: ceil(n/8) bytes, and one byte that says whether the gradient is finite.
 
 Bernstein et al., signSGD: compressed optimisation for non-convex problems, ICML 2018, arXiv:1802.04434;
 with majority vote is communication efficient and fault tolerant, ICLR 2019, arXiv:1810.05291.
@@ -20,7 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag, register
+from gradwire.codecs.quantization._signs import SignCodec
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
@@ -31,11 +32,16 @@ from gradwire.kernels.window import one_pass
 
 @register
 @dataclass(frozen=True)
-class SignSGD(Codec):
-    """Signs, by majority."""
+class SignSGD(SignCodec):
+    """Send the sign of each element. The result is the sign that most workers sent, +1 or −1.
+
+    Example:
+        >>> gradients = [torch.tensor([3.0, -1.0]), torch.tensor([1.0, -2.0]), torch.tensor([-9.0, 5.0])]
+        >>> gradwire.VirtualCluster(3, "signsgd").reduce({"w": gradients})["w"]
+        tensor([ 1., -1.])
+    """
 
     name: ClassVar[str] = "signsgd"
-    family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Bernstein et al., ICML 2018, arXiv:1802.04434; ICLR 2019, arXiv:1810.05291"
 
     @property
@@ -47,29 +53,21 @@ class SignSGD(Codec):
         return 32  # the coins of a shard begin at a whole word
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        positive, bad = signs.encode_or_toss(x, rng.shared("coin"))
-        return Payload(rows.join(positive, bad.to(torch.uint8)))
+        return _joined(*signs.encode_or_toss(x, rng.shared("coin")))
 
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return _values(payload.data[:, :-1], payload.data[:, -1:] != 0, numel)
+    def read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor, Tensor]:
+        one = torch.where(payload.data[:, -1:] != 0, torch.nan, 1.0)
+        return payload.data[:, :-1], -one, one
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        return _values(*self._won(payload, numel, rng, groups), numel)
+        return self.decode(self._majority(payload, numel, rng, groups), numel, rng)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
         if feedback is not None or not one_pass(source):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        positive, bad = signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.owner)
-        return Payload(rows.join(positive, bad.to(torch.uint8)))
-
-    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        if not one_pass(target):
-            return super().decode_to(payload, target, shard, rng, factor)
-        one = torch.where(payload.data[:, -1:] != 0, torch.nan, 1.0)
-        signs.decode_to(payload.data[:, :-1], -one, one, shard, shard, target, factor)
-        return nonfinite_flag(one)
+        return _joined(*signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.owner))
 
     def reduce_and_encode(
         self,
@@ -83,20 +81,18 @@ class SignSGD(Codec):
     ) -> Payload:
         if feedback is not None:
             return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
-        majority, bad = self._won(payload, numel, rng, groups)  # no zeros: signs are what they encode to
-        return Payload(rows.join(majority, bad.to(torch.uint8)))
+        return self._majority(payload, numel, rng, groups)  # no zeros: signs are what they encode to
 
-    def _won(self, payload: Payload, numel: int, rng: Random, groups: int) -> tuple[Tensor, Tensor]:
-        """The majority of each group, as packed signs, and whether one of its rows is not finite."""
+    def _majority(self, payload: Payload, numel: int, rng: Random, groups: int) -> Payload:
+        """The vote of each group; not finite where one of its rows is not."""
         ties = signs.tosses(rng.groups(groups).shared("coin"), numel, payload.data.device)
         majority = signs.vote(payload.data[:, :-1], ties, groups)
-        return majority, (payload.data[:, -1] != 0).view(groups, -1).any(1, keepdim=True)
+        return _joined(majority, (payload.data[:, -1] != 0).view(groups, -1).any(1, keepdim=True))
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 1
 
 
-def _values(bits: Tensor, bad: Tensor, numel: int) -> Tensor:
-    """±1, and NaN in the rows that are `bad`."""
-    one = torch.where(bad, torch.nan, 1.0)
-    return signs.decode(bits, -one, one, numel, numel)
+def _joined(positive: Tensor, bad: Tensor) -> Payload:
+    """Packed signs, and a byte that is 1 in the rows that are not finite."""
+    return Payload(rows.join(positive, bad.to(torch.uint8)))

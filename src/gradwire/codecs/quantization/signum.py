@@ -3,10 +3,10 @@ r"""SIGNUM: SignSGD on each worker's momentum.
 .. math::  m^w \leftarrow \beta m^w + (1-\beta) g^w, \qquad
            \text{out}_i = \mathrm{sgn}\Big(\sum_w \mathrm{sgn}(m^w_i)\Big)
 
-The result is ±1, not a mean, as in SignSGD, and zeros and ties go the same way; `beta` = 0 is SignSGD. The momentum is
-kept by each worker, by parameter name, and saved with its state. The optimizer's own momentum should be 0; weight decay
-belongs to the optimizer's step, not into m.
-Wire: that of SignSGD, ceil(n/8) bytes and one that says that the gradient is not finite.
+The result is ±1, not a mean, as in SignSGD, and zeros and ties go the same way. Each worker keeps its momentum, by
+parameter name, and saves it with its state. The optimizer's own momentum should be 0; weight decay belongs to the
+optimizer's step, not into m.
+Wire: that of SignSGD.
 
 Bernstein et al., signSGD: compressed optimisation for non-convex problems, ICML 2018, arXiv:1802.04434; with majority
 vote is communication efficient and fault tolerant, ICLR 2019, arXiv:1810.05291, algorithm 1.
@@ -29,7 +29,15 @@ MOMENTUM = "signum_momentum"
 @register
 @dataclass(frozen=True)
 class Signum(SignSGD):
-    """Signs of momenta, by majority."""
+    """Send the sign of each worker's momentum. The result is the sign that most workers sent, +1 or −1.
+
+    Args:
+        beta: decay of the momentum, in [0, 1). 0.9 as usual; 0 is SignSGD.
+
+    Example:
+        >>> gradwire.codec("signum(beta=0.9)").payload_bytes(1000)
+        126
+    """
 
     name: ClassVar[str] = "signum"
     variants: ClassVar[tuple[str, ...]] = ("signum(beta=0.0)",)

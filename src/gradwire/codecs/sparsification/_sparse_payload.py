@@ -7,23 +7,15 @@ coding `coding`, see `gradwire.kernels.indices`. The size follows from the numbe
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.core.codec import Codec
-from gradwire.core.exchange import Payload
-from gradwire.core.random import Random, Stream
+from gradwire.core.window import Feedback
 from gradwire.kernels import indices as index_sets
-from gradwire.kernels import rows
+from gradwire.kernels import rows, select, signs
 from gradwire.kernels.cast import from_half, to_half
-from gradwire.kernels.random import words
-
-VALUE_BITS = (32, 16)
-CODINGS = ("best", *index_sets.CODINGS)
 
 
 def kept(ratio: float, numel: int) -> int:
@@ -55,40 +47,29 @@ def rounded(values: Tensor, value_bits: int = 32) -> Tensor:
     return values if value_bits == 32 else from_half(to_half(values))
 
 
-def ragged(parts: Sequence[Tensor]) -> Payload:
-    """Rows of different lengths: each a (1, bytes) uint8, or without bytes."""
-    width = max(p.shape[1] for p in parts)
-    data = torch.cat([F.pad(p, (0, width - p.shape[1])) for p in parts])
-    return Payload(data, torch.tensor([p.shape[1] for p in parts]))
+def write_signs(values: Tensor, indices: Tensor, numel: int) -> Tensor:
+    """The signs of values instead of the values: (rows, bytes) uint8, indices first."""
+    return rows.join(index_sets.encode(indices, numel), signs.encode(values))
 
 
-def any_index(draw: Stream, numel: int, device: torch.device) -> Tensor:
-    """One index below `numel`, all equally likely to a part in 2⁶³/numel."""
-    draws = words(draw, (2,), device)
-    return ((draws[0] << 31) | (draws[1] >> 1)) % numel
+def read_signs(data: Tensor, numel: int, k: int, worth: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse: ±`worth`, which is (rows, 1), and the indices, both (rows, k)."""
+    stop = index_sets.index_bytes(numel, k)
+    where = index_sets.decode(data[:, :stop], numel, k)
+    return signs.decode(data[:, stop:], -worth, worth, max(k, 1), k), where
 
 
-class RowByRow(Codec):
-    """A codec whose rows differ in size: it writes `_add`, and a row without bytes stands for zeros."""
-
-    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        out = torch.zeros((payload.rows, numel), device=payload.data.device)
-        for i in range(payload.rows):
-            self._add_row(payload, i, out[i])
-        return out
-
-    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        total, size = torch.zeros((groups, numel), device=payload.data.device), payload.rows // groups
-        for i in range(payload.rows):  # worker by worker: the order of sums is fixed
-            self._add_row(payload, i, total[i // size])
-        return total.div_(size)
-
-    def _add_row(self, payload: Payload, i: int, into: Tensor) -> None:
-        assert payload.lengths is not None
-        length = int(payload.lengths[i])
-        if length:
-            self._add(payload.data[i : i + 1, :length], into)
-
-    @abstractmethod
-    def _add(self, data: Tensor, into: Tensor) -> None:
-        """Add what one row, (1, bytes) uint8, holds to the flat tensor `into`."""
+def settle(
+    feedback: Feedback | None,
+    chosen: Iterable[tuple[Tensor, Tensor]],
+    shards: int,
+    shard: int,
+    value_bits: int = 32,
+    factor: float = 1.0,
+) -> None:
+    """Take what is sent, flat values at flat indices for each row, off the new error. `shards` rows are a worker's."""
+    for i, (values, where) in enumerate(chosen if feedback is not None else ()):
+        assert feedback is not None
+        row, number = divmod(i, shards)
+        sent = rounded(values, value_bits)
+        select.settle(feedback, row, number * shard, where, sent if factor == 1 else sent * factor)

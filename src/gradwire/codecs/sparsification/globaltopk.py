@@ -19,18 +19,27 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from gradwire.codecs._parameters import checked
 from gradwire.codecs.sparsification._sparse_payload import kept
+from gradwire.codecs.sparsification._supports import only
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Sum
-from gradwire.core.registry import Check
-from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import top
 
 
 @register
 @dataclass(frozen=True)
 class GlobalTopK(Codec):
-    """The largest coordinates of the mean: an oracle."""
+    """Send everything, then keep the largest elements of the mean. For comparison only: nothing is saved.
+
+    Args:
+        ratio: share of the elements to keep, in (0, 1]. 0.01 keeps 1 %, as `topk` does.
+
+    Example:
+        >>> cluster = gradwire.VirtualCluster(workers=2, codec="globaltopk(ratio=0.5)")
+        >>> cluster.reduce({"w": [torch.tensor([4.0, 1.0]), torch.tensor([2.0, 3.0])]})["w"]
+        tensor([3., 0.])
+    """
 
     name: ClassVar[str] = "globaltopk"
     family: ClassVar[str] = "sparsification"
@@ -39,7 +48,7 @@ class GlobalTopK(Codec):
     ratio: float = 0.01
 
     def __post_init__(self) -> None:
-        Check(self.name).share("ratio", self.ratio)
+        checked(self)
 
     @property
     def traits(self) -> Traits:
@@ -55,9 +64,4 @@ class GlobalTopK(Codec):
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         mean = yield Sum(x * (1.0 / ctx.workers))
         support = top(mean, kept(self.ratio, x.shape[1]))
-        return _only(mean, support), _only(x, support.expand(len(x), -1)) if ctx.wants_own else None
-
-
-def _only(x: Tensor, support: Tensor) -> Tensor:
-    """The rows `x` on the support, and zero elsewhere."""
-    return scatter(x.gather(1, support), support, x.shape[1])
+        return only(mean, support), only(x, support) if ctx.wants_own else None

@@ -22,7 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import any_index, kept
+from gradwire.codecs.sparsification._sparse_payload import kept
+from gradwire.codecs.sparsification._supports import any_index
 from gradwire.codecs.sparsification.randomk import RandomK
 from gradwire.core.codec import register
 from gradwire.core.random import Random
@@ -31,7 +32,16 @@ from gradwire.core.random import Random
 @register
 @dataclass(frozen=True)
 class RandomBlock(RandomK):
-    """A shared random run of neighbours."""
+    """Send one random run of neighbours, the same on all workers, so that no index travels.
+
+    Args:
+        ratio: share of the elements to send, in (0, 1]. 0.01 sends 1 %.
+        unbiased: multiply what is sent by 1/ratio, so that it is right on average, and keep no error.
+
+    Example:
+        >>> gradwire.codec("randomblock(ratio=0.01)").payload_bytes(1000)
+        40
+    """
 
     name: ClassVar[str] = "randomblock"
     paper: ClassVar[str] = "Vogels et al., NeurIPS 2019, arXiv:1905.13727"

@@ -3,10 +3,9 @@ r"""Random-k: all workers send the same k coordinates, drawn anew in each step f
 .. math::  C(a)_i = a_i \ \text{if}\ i \in S,\ \text{else } 0, \qquad
            |S| = k = \max(1, \lceil \text{ratio}\cdot n \rceil)
 
-S comes from the seed and not from the data, so no index is sent and payloads may be all-reduced. Each coordinate is in
-S with probability k/n exactly: E‖a − C(a)‖² = (1 − k/n)‖a‖², and runs with error feedback. With ``unbiased=True`` the
-values are multiplied by n/k, so that E[C(a)] = a with variance omega = n/k − 1, and it runs without memory.
-Wire: k values of 4 bytes.
+No index is sent, and payloads may be all-reduced. Each coordinate is in S with probability k/n exactly:
+E‖a − C(a)‖² = (1 − k/n)‖a‖², and runs with error feedback. With ``unbiased=True`` values are multiplied by n/k, so that
+E[C(a)] = a with variance omega = n/k − 1, and it runs without memory. Wire: k values of 4 bytes.
 
 Departs from the paper in how S is drawn: one coordinate from each of k strata of a randomly rotated range, which
 takes k random numbers instead of a permutation of n, and keeps the inclusion probability exact.
@@ -17,24 +16,32 @@ Stich et al., Sparsified SGD with Memory, NeurIPS 2018, arXiv:1809.07599.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import any_index, kept
+from gradwire.codecs._parameters import checked
+from gradwire.codecs.sparsification._sparse_payload import kept
+from gradwire.codecs.sparsification._supports import random_support
 from gradwire.core.codec import Codec, Combine, Traits, register
 from gradwire.core.exchange import Payload
-from gradwire.core.random import Random, Stream
-from gradwire.core.registry import Check
-from gradwire.kernels.random import words
+from gradwire.core.random import Random
 
 
 @register
 @dataclass(frozen=True)
 class RandomK(Codec):
-    """A shared random support."""
+    """Send random elements, the same on all workers, so that no index travels.
+
+    Args:
+        ratio: share of the elements to send, in (0, 1]. 0.01 sends 1 %.
+        unbiased: multiply what is sent by 1/ratio, so that it is right on average, and keep no error.
+
+    Example:
+        >>> gradwire.codec("randomk(ratio=0.01)").payload_bytes(1000)
+        40
+    """
 
     name: ClassVar[str] = "randomk"
     family: ClassVar[str] = "sparsification"
@@ -48,9 +55,7 @@ class RandomK(Codec):
     unbiased: bool = False
 
     def __post_init__(self) -> None:
-        check = Check(self.name)
-        check.share("ratio", self.ratio)
-        check.one_of("unbiased", self.unbiased, (True, False))
+        checked(self)
 
     @property
     def traits(self) -> Traits:
@@ -72,12 +77,4 @@ class RandomK(Codec):
 
     def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
         """The k indices of this step."""
-        return support(rng.common("support"), rng.common("turn"), kept(self.ratio, numel), numel, device)
-
-
-@lru_cache(maxsize=16)  # encoder and decoder, and virtual workers, ask for the same one
-def support(draw: Stream, turn: Stream, k: int, numel: int, device: torch.device) -> Tensor:
-    """k distinct indices below `numel`: one from each of k strata of the range, turned by a random angle."""
-    edges = torch.arange(k + 1, device=device) * numel // k
-    inside = edges[:-1] + (words(draw, (k,), device) * edges.diff() >> 32)
-    return (inside + any_index(turn, numel, device)) % numel
+        return random_support(rng.common("support"), rng.common("turn"), kept(self.ratio, numel), numel, device)

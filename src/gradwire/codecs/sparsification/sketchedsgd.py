@@ -6,15 +6,11 @@ With S the Count-Sketch of `rows` × `columns` sums (see `gradwire.kernels.sketc
            K = \text{the } P k \text{ largest } |\hat a_i|, \qquad
            C(a)_i = \bar a_i \ \text{if}\ |\bar a_i| \text{ is among the } k \text{ largest of } K,\ \text{else } 0
 
-k = max(1, ceil(ratio·n)), P = `candidates`, and `columns` is 4k unless given. S is linear, so both rounds are
-all-reduces: the sketches, then the exact values at the candidates, which all workers know; no index is sent. Each row's
-estimate has a standard deviation of at most ‖mean of a‖/√columns: coordinates well above that are found. A worker's own
-share is its gradient on the final support, which never exceeds its gradient: delta = 0. Runs with momentum correction,
-as published; the hashes depend on the seed and the size alone, and are the same in every step.
+with k = max(1, ceil(ratio·n)) and P = `candidates`. S is linear, so both rounds are all-reduces, and no index is sent.
+Each row's estimate has a standard deviation of at most ‖mean of a‖/√columns: coordinates well above that are found. A
+worker's own share is its gradient on the final support: delta = 0. Runs with momentum correction, as published. The
+hashes depend on the seed and the size alone. Taking the Pk largest estimates is the paper's practical form.
 Wire: 4 (rows·columns + P k) bytes.
-
-Taking the Pk largest estimates is the practical form of the method; the one that its paper proves rates for fills the
-heavy hitters up with random coordinates.
 
 Ivkin et al., Communication-efficient Distributed SGD with Sketching, NeurIPS 2019, arXiv:1903.04488.
 """
@@ -28,11 +24,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gradwire.codecs._parameters import checked
 from gradwire.codecs.sparsification._sparse_payload import kept
+from gradwire.codecs.sparsification._supports import only
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Sum
 from gradwire.core.random import Random
-from gradwire.core.registry import Check
 from gradwire.kernels import sketch
 from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import top
@@ -41,7 +38,20 @@ from gradwire.kernels.select import top
 @register
 @dataclass(frozen=True)
 class SketchedSGD(Codec):
-    """The largest coordinates of the mean, as far as a sketch shows them."""
+    """Send a small sketch of the gradient, find the large elements of the mean in it, and send these exactly.
+
+    Args:
+        ratio: share of the elements in the result, in (0, 1]. 0.01 keeps 1 %.
+        rows: of the sketch, an odd number: estimates are medians over the rows. 5 as published.
+        columns: of the sketch; None takes 4 for each element that is kept. More find more of the large elements.
+        candidates: elements fetched exactly for each that is kept, at least 1. 4 makes up for errors of the sketch.
+
+    Example:
+        >>> cluster = gradwire.VirtualCluster(2, "sketchedsgd(ratio=0.01)")
+        >>> _ = cluster.reduce({"w": [torch.randn(1000), torch.randn(1000)]})
+        >>> cluster.payload_bytes
+        960
+    """
 
     name: ClassVar[str] = "sketchedsgd"
     family: ClassVar[str] = "sparsification"
@@ -56,8 +66,7 @@ class SketchedSGD(Codec):
     candidates: int = 4
 
     def __post_init__(self) -> None:
-        check = Check(self.name)
-        check.share("ratio", self.ratio)
+        check = checked(self)
         check.integer("rows", self.rows, 1)
         if self.rows % 2 == 0:
             check.fail("rows", "an odd number, so that one of them is the median", self.rows)
@@ -78,9 +87,8 @@ class SketchedSGD(Codec):
         found = top(sketch.estimate(table[0], where)[None], min(numel, self.candidates * k))[0]
         values = yield Sum(x[:, found] * share)
         best = top(values, k)
-        support = found[best[0]].expand(len(x), -1)
-        own = scatter(x.gather(1, support), support, numel) if ctx.wants_own else None
-        return scatter(values.gather(1, best), support[:1], numel), own
+        support = found[best]
+        return scatter(values.gather(1, best), support, numel), only(x, support) if ctx.wants_own else None
 
 
 @lru_cache(maxsize=8)  # units of one size share their hashes

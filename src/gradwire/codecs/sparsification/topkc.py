@@ -4,11 +4,8 @@ r"""TopK-Chunked: the workers agree on the J chunks of `chunk` elements with the
            C(a) = a \ \text{on the chunks of}\ K,\ 0 \text{ elsewhere}
 
 Two rounds, both all-reduces: chunk energies, then values. All workers keep the same chunks, so no index is sent.
-Over all workers together a contraction with delta = J/(number of chunks); runs with error feedback. Give either
-`ratio`, the share of chunks kept (0.01 if neither is given), or `bits` b per element, from which
-J = floor((b/16 − 1/chunk) n/chunk).
-With `permute` the elements are put into another order first, a new one in each step that all workers draw alike: the
-paper's test of whether chunks owe their quality to neighbours being alike. They do, so this is for studies alone.
+Over all workers together a contraction with delta = J/(number of chunks); runs with error feedback. From `bits` b
+follows J = floor((b/16 − 1/chunk) n/chunk).
 Wire: 2 bytes a chunk (bfloat16 energies) and 2 bytes a kept element (float16): b = 16 (J·chunk/n + 1/chunk) bits.
 
 Departs from the paper where half precision would fail: energies travel as bfloat16, whose range covers squares of small
@@ -27,24 +24,32 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, nonfinite_flag, register
+from gradwire.codecs._parameters import checked
+from gradwire.codecs.sparsification._chunks import Chunks
+from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, register
 from gradwire.core.errors import ConfigError
-from gradwire.core.exchange import Program, Sum
-from gradwire.core.registry import Check
+from gradwire.core.exchange import Program
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels import rows
-from gradwire.kernels.blockwise import square_sum, square_sum_from
-from gradwire.kernels.cast import from_half, to_half
 from gradwire.kernels.random import words
-from gradwire.kernels.scatter import put_to
-from gradwire.kernels.select import settle
 from gradwire.kernels.window import one_pass
 
 
 @register
 @dataclass(frozen=True)
 class TopKC(Codec):
-    """The chunks with the most energy, by consensus."""
+    """Agree on the chunks of the gradient with the most energy, and all-reduce only those.
+
+    Args:
+        ratio: share of the chunks to keep, in (0, 1]. 0.01 if neither this nor `bits` is given.
+        chunk: neighbours that are kept or dropped together, at least 1. 128 makes energies cost 1/8 bit an element.
+        bits: instead of `ratio`, bits to send for each element, energies included.
+        permute: shuffle the elements first, as the paper's test of whether neighbours are alike. For studies only.
+
+    Example:
+        >>> cluster = gradwire.VirtualCluster(workers=2, codec="topkc(ratio=0.5, chunk=2)")
+        >>> cluster.reduce({"w": [torch.tensor([4.0, 1.0, 0.0, 1.0]), torch.tensor([2.0, 3.0, 1.0, 1.0])]})["w"]
+        tensor([3., 2., 0., 0.])
+    """
 
     name: ClassVar[str] = "topkc"
     family: ClassVar[str] = "sparsification"
@@ -61,22 +66,14 @@ class TopKC(Codec):
     permute: bool = False
 
     def __post_init__(self) -> None:
-        check = Check(self.name)
-        check.integer("chunk", self.chunk, 1)
-        check.one_of("permute", self.permute, (True, False))
-        if self.ratio is not None:
-            check.share("ratio", self.ratio)
+        check = checked(self)
         if self.bits is None:
             return
         if self.ratio is not None:
             raise ConfigError(f"topkc: give `ratio` or `bits`, not both; got ratio={self.ratio}, bits={self.bits}")
         low = 16 / self.chunk
         if not low < self.bits <= 16 + low:
-            check.fail(
-                "bits",
-                f"more than 16/chunk = {low:g}, which the energies take, up to {16 + low:g}",
-                self.bits,
-            )
+            check.fail("bits", f"more than 16/chunk = {low:g}, which the energies take, up to {16 + low:g}", self.bits)
 
     @property
     def traits(self) -> Traits:
@@ -102,53 +99,18 @@ class TopKC(Codec):
         return min(chunks, max(1, int(wanted)))
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
+        chunks, numel = self._chunks(x.shape[1]), x.shape[1]
         if not self.permute:
-            return (yield from self._reduce(x, ctx))
-        numel = x.shape[1]
+            return (yield from chunks.reduce(x, ctx))
         order = words(ctx.rng.common("permutation"), (numel,), x.device).sort(stable=True).indices
-        mean, own = yield from self._reduce(x[:, order], ctx)
+        mean, own = yield from chunks.reduce(x[:, order], ctx)
         back = torch.empty_like(order).scatter_(0, order, torch.arange(numel, device=x.device))
         return mean[:, back], None if own is None else own[:, back]
-
-    def _reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        chunks, numel = rows.blocks(x, self.chunk), x.shape[1]
-        energy = yield Sum(square_sum(x, self.chunk).to(torch.bfloat16))
-        kept = energy[0].float().sort(descending=True, stable=True).indices[: self.kept_chunks(numel)]
-        scale = _power_of_two(energy.float().amax()) / ctx.workers
-        mine = to_half(chunks[:, kept] * scale)
-        own = self._place(from_half(mine) / scale, kept, numel) if ctx.wants_own else None
-        total = yield Sum(mine)
-        return self._place(from_half(total) / (scale * ctx.workers), kept, numel), own
 
     def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         if self.permute or ctx.moved or not (one_pass(source, feedback) and one_pass(target)):
             return (yield from super().reduce_to(source, target, feedback, ctx))
-        energy = yield Sum(square_sum_from(source, feedback, self.chunk).to(torch.bfloat16))
-        kept = energy[0].float().sort(descending=True, stable=True).indices[: self.kept_chunks(source.numel)]
-        kept = kept.sort().values  # the order of the chunks is nobody's business, and neighbours are quicker
-        scale = _power_of_two(energy.float().amax()) / ctx.workers
-        where = (kept[:, None] * self.chunk + torch.arange(self.chunk)).view(-1)
-        inside = where < source.numel
-        x = source.read() if feedback is None else feedback.out
-        picked = torch.where(inside, x[:, where.clamp(max=source.numel - 1)], 0.0).view(len(x), -1, self.chunk)
-        mine = to_half(picked * scale)
-        if feedback is not None:
-            own = (from_half(mine) / scale).view(len(x), -1)[:, inside]
-            for row in range(len(x)):
-                settle(feedback, row, 0, where[inside], own[row])
-        total = yield Sum(mine)
-        values = (from_half(total) / (scale * ctx.workers)).view(-1)[inside]
-        put_to([(values, where[inside])], source.numel, target, 1.0)
-        return nonfinite_flag(values)
+        return (yield from self._chunks(source.numel).in_place(source, target, feedback, ctx))
 
-    def _place(self, values: Tensor, kept: Tensor, numel: int) -> Tensor:
-        """The chunks `kept` hold `values`, (rows, chunks, elements), all others zero."""
-        out = values.new_zeros((len(values), -(-numel // self.chunk), self.chunk))
-        out[:, kept] = values
-        return out.view(len(values), -1)[:, :numel]
-
-
-def _power_of_two(energy: Tensor) -> Tensor:
-    """2^e such that sqrt(energy)·2^e lies in [2¹², 2¹⁴): any element of such a chunk fits half precision."""
-    exponent = 13 - torch.where(energy > 0, energy, 1.0).log2().mul(0.5).floor()
-    return torch.exp2(exponent.clamp(-100, 100))
+    def _chunks(self, numel: int) -> Chunks:
+        return Chunks(self.chunk, self.kept_chunks(numel))

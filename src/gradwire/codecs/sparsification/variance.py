@@ -7,17 +7,16 @@ per-example gradients gathered meanwhile, in a batch of B examples z,
            \text{send } i \ \text{if}\ r_i^2 > \alpha v_i, \qquad
            v_i \leftarrow 0 \ \text{if sent, else}\ \zeta v_i
 
-A value is sent as a sign and the power of two nearest to it, which is off by no more than a third, in steps down from
-the largest exponent among those of its parameter; what lies more than 7 steps below is not sent. The memory keeps
-whatever was not sent, rounding included: |r − C(r)| ≤ |r| in each coordinate, which is delta = 0. Useless without
-memory.
+A value is sent as a sign and the power of two nearest to it, in steps down from the largest exponent of its parameter;
+what lies more than 7 steps below is not sent. The memory keeps whatever was not sent, rounding included:
+|r − C(r)| ≤ |r| in each coordinate, which is delta = 0. Useless without memory.
 
 The squares are those that the user observed (``observe("squares", {name: sums})``, in the units of the gradient). For
 parameters without, the worker's whole gradient counts as one example: v gathers g². The test then asks whether the
-steps agree instead of the examples, so that a coordinate needs two steps at least (for alpha ≥ 1), and the noise within
-a batch goes unseen. The root of v is kept, which neither overflows nor sinks to zero where squares would.
-Wire: per worker a byte for each parameter, its largest exponent (255: not finite), and 4 bytes for each coordinate
-sent: 28 bits of index, 1 of sign, 3 of exponent. A unit of more than 2²⁸ elements is refused.
+steps agree, so that a coordinate needs two steps at least (for alpha ≥ 1). The root of v is kept, which neither
+overflows nor sinks to zero where squares would.
+Wire: per worker a byte for each parameter, its largest exponent (255: NaN), and 4 bytes for each coordinate sent. A
+unit of more than 2²⁸ elements is refused.
 
 Departs from the paper in the rounding, whose error it does not keep, and which there cuts the largest values of a
 parameter down to a power of two.
@@ -35,23 +34,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import ragged
+from gradwire.codecs.sparsification._power_words import LARGEST, NOT_FINITE, added, encode, written
+from gradwire.codecs.sparsification._ragged import ragged
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, nonfinite_flag, register
 from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.exchange import Gather, Payload
+from gradwire.core.exchange import Gather
 from gradwire.core.registry import Check
-from gradwire.kernels import rows
 
 DEVIATION = "deviation"  # the root of v
-LARGEST = 1 << 28  # elements of a unit
-STEPS = 7  # that an exponent may lie below the largest
-NOT_FINITE = 255  # in the place of an exponent
 
 
 @register
 @dataclass(frozen=True)
 class Variance(Codec):
-    """What stands out of its noise, as powers of two."""
+    """Send an element once the gradient it has gathered stands out of its own noise, as a power of two.
+
+    Args:
+        alpha: how far it must stand out: the square of the gradient against the gathered variance, at least 0. 1.5 is
+            one of the paper's settings; larger sends less.
+        zeta: decay of the gathered variance of elements that wait, in [0, 1]. 0.999 as published.
+
+    Example:
+        >>> cluster = gradwire.VirtualCluster(workers=1, codec="variance")
+        >>> for step in range(2):  # a steady element is sent in the second step
+        ...     print(cluster.reduce({"w": [torch.tensor([0.5])]})["w"])
+        tensor([0.])
+        tensor([1.])
+    """
 
     name: ClassVar[str] = "variance"
     family: ClassVar[str] = "sparsification"
@@ -82,12 +91,10 @@ class Variance(Codec):
             deviation = torch.hypot(deviation, kept * ctx.rescale)
         starts = torch.tensor(ctx.layout.offsets, device=x.device)
         coded = [self._coded(*pair, starts) for pair in zip(x, deviation, strict=True)]
-        mine = ragged([rows.join(exponents.byte()[None], words[None]) for exponents, words in coded])
-        received = yield Gather(mine)
-        mean = _added(received, starts, numel) / ctx.workers
-        own = None
-        if ctx.wants_own:
-            own = torch.cat([_added(_row(mine, i), starts, numel) for i in range(len(x))])
+        mine = [written(exponents, words) for exponents, words in coded]
+        received = yield Gather(ragged(mine))
+        mean = added(received, starts, numel) / ctx.workers
+        own = torch.cat([added(ragged([row]), starts, numel) for row in mine]) if ctx.wants_own else None
         after = deviation * math.sqrt(self.zeta)
         for row, (_, words) in zip(after, coded, strict=True):
             row.index_fill_(0, words.long() & (LARGEST - 1), 0.0)
@@ -115,46 +122,3 @@ class Variance(Codec):
                 )
             parts.append(piece.abs() if squares is None else squares.reshape(piece.shape).to(piece).sqrt())
         return torch.cat(parts, 1)
-
-
-def _row(payload: Payload, i: int) -> Payload:
-    assert payload.lengths is not None
-    return Payload(payload.data[i : i + 1], payload.lengths[i : i + 1])
-
-
-def _added(payload: Payload, starts: Tensor, numel: int) -> Tensor:
-    """The sum of what the rows hold, in their order: (1, numel)."""
-    assert payload.lengths is not None
-    total = torch.zeros((1, numel), device=starts.device)
-    for row, length in zip(payload.data, payload.lengths.tolist(), strict=True):
-        exponents, start = rows.take(row[None], 0, starts.numel(), torch.uint8)
-        words, _ = rows.take(row[None], start, (length - start) // 4, torch.int32)
-        where, values = decode(exponents[0].long(), words[0], starts)
-        total[0].index_add_(0, where, values)
-        total += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
-    return total
-
-
-def encode(x: Tensor, where: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest exponent of each parameter, beginning at `starts`, and a word for each element `where` in reach."""
-    bits = x[where].view(torch.int32).long()
-    exponent = (((bits & 0x7FFFFFFF) + 0x400000) >> 23).clamp_(max=254)  # of the nearest power of two
-    group = _groups(where, starts)
-    largest = torch.zeros_like(starts).scatter_reduce_(0, group, exponent, "amax")
-    steps = largest[group] - exponent
-    words = where | (bits < 0).long() << 28 | steps << 29
-    return largest, words[(steps <= STEPS) & (exponent > 0)].to(torch.int32)
-
-
-def decode(largest: Tensor, words: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the words' elements are, and their values."""
-    bits = words.long() & 0xFFFFFFFF
-    where = bits & (LARGEST - 1)
-    exponent = largest[_groups(where, starts)] - (bits >> 29)
-    sign = (bits >> 28 & 1) << 31
-    return where, (exponent << 23 | sign).to(torch.int32).view(torch.float32)
-
-
-def _groups(where: Tensor, starts: Tensor) -> Tensor:
-    """Which parameter each index lies in."""
-    return torch.bucketize(where, starts, right=True) - 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import platform
 
-import torch
 from torch import Tensor
 
+from gradwire.core.window import Window
 from gradwire.kernels import backend
 from gradwire.kernels.cast import reference
 
@@ -35,21 +35,11 @@ def from_half(x: Tensor) -> Tensor:
     return reference.from_half(x)
 
 
-def cast_half(x: Tensor, out: Tensor) -> None:
-    """`to_half` into `out`."""
-    if TORCH_IS_SLOW and backend.numpy(x):
-        from gradwire.kernels.cast import cpu
-
-        cpu.copy(x, out)
-    else:
-        out.copy_(x)
+def half_from(source: Window, share: float, out: Tensor) -> None:
+    """`share` times the elements of `source`, in half precision, into `out` of shape (rows, numel)."""
+    backend.run(reference.half_from, source, share, out)
 
 
-def cast_back(x: Tensor, out: Tensor) -> None:
-    """`from_half` into `out`, of any floating dtype."""
-    if TORCH_IS_SLOW and backend.numpy(x) and out.dtype == torch.float32:
-        from gradwire.kernels.cast import cpu
-
-        cpu.copy(x, out)
-    else:
-        out.copy_(x)
+def half_to(half: Tensor, target: Window) -> Tensor:
+    """Write one row of half precision, (1, numel), to `target`; returns 0 where all of it is finite, else NaN."""
+    return backend.run(reference.half_to, half, target)

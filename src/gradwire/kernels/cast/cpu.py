@@ -14,8 +14,3 @@ def to_half(x: Tensor) -> Tensor:
 
 def from_half(x: Tensor) -> Tensor:
     return torch.from_numpy(x.detach().numpy().astype(np.float32))
-
-
-def copy(x: Tensor, out: Tensor) -> None:
-    with np.errstate(over="ignore"):
-        np.copyto(out.detach().numpy(), x.detach().numpy(), casting="same_kind")

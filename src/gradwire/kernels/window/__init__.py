@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.backend import compiled
@@ -13,3 +14,12 @@ def one_pass(source: Window, feedback: Feedback | None = None) -> bool:
     if source.buffer.dtype != torch.float32 or not compiled(source.buffer) or not source.numel:
         return False
     return feedback is None or not isinstance(feedback.decay, torch.Tensor)
+
+
+def compensated(source: Window, feedback: Feedback) -> Tensor:
+    """`Feedback.compensated`, all spans in one call."""
+    if not one_pass(source, feedback):
+        return feedback.compensated(source)
+    from gradwire.kernels.window import cpu
+
+    return cpu.compensated(source, feedback)

@@ -18,6 +18,7 @@ from gradwire.kernels.parallel import split_rows
 
 Spans: TypeAlias = tuple[np.ndarray, np.ndarray]  # first elements, with the number of all at the end; places
 Memory: TypeAlias = tuple[np.ndarray, Any, Any]  # the error, what it and the gradient are multiplied by
+TILE = 1 << 13  # elements, in the first cache
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -115,3 +116,22 @@ def store(tile: np.ndarray, factor: Any, x: np.ndarray, spans: Spans, position: 
             for i in range(part.size):
                 target[i] = part[i] * factor
         at, k = end, k + 1
+
+
+@jit
+def _compensated(x: np.ndarray, spans: Spans, memory: Memory, out: np.ndarray, first: int, last: int) -> None:
+    numel = spans[0][spans[0].size - 1]
+    for start in range(first * TILE, min(last * TILE, numel), TILE):
+        load(x, spans, memory, start, out[start : min(start + TILE, numel)])
+
+
+def compensated(source: Window, feedback: Feedback) -> Tensor:
+    each_worker(
+        source,
+        feedback,
+        1,
+        source.numel,
+        TILE,
+        lambda row, *worker: lambda first, last: _compensated(*worker, first, last),
+    )
+    return feedback.out

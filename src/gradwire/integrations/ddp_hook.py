@@ -1,0 +1,82 @@
+"""The hook that DDP calls with each bucket, and who is behind it.
+
+(No `from __future__ import annotations` here: DDP wants to see the real annotation of `bucket`.)
+"""
+
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.core.errors import Incompatible
+from gradwire.engine import Engine
+
+
+class Attached(Protocol):
+    """What takes the buckets: the handle that `attach` returns."""
+
+    engine: Engine
+
+    def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]: ...
+
+
+@dataclass
+class Slot:
+    """DDP takes one hook for life; this is its state, and the handle in it may change."""
+
+    model: "weakref.ref[DistributedDataParallel]"
+    handle: Attached | None = None
+
+
+def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook that `attach` registers."""
+    assert isinstance(state, Slot)
+    if not isinstance(bucket, GradBucket):
+        raise Incompatible(
+            "gradwire: torch.compile's python_reducer ignores what a hook returns. Set "
+            "torch._dynamo.config.optimize_ddp = True, or compile without it."
+        )
+    model = state.model()
+    assert model is not None, "its hook is called, so the model is alive"
+    if not getattr(model, "_divide_by_initial_world_size", True):
+        raise Incompatible(
+            "gradwire: join(divide_by_initial_world_size=False) averages over the ranks that still have data, and a "
+            "hook cannot know them. Use join(divide_by_initial_world_size=True)."
+        )
+    if state.handle is not None:
+        return state.handle.on_bucket(bucket)
+    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(model.process_group))  # what DDP does by itself
+    work = dist.all_reduce(mean, group=model.process_group, async_op=True)
+    return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
+
+
+_slots: "weakref.WeakKeyDictionary[DistributedDataParallel, Slot]" = weakref.WeakKeyDictionary()
+
+
+def slot_of(model: DistributedDataParallel) -> Slot:
+    """The model's hook, registered if it has none yet."""
+    slot = _slots.get(model)
+    if slot is None:
+        if model._comm_hooks or any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
+            raise Incompatible(
+                "attach: this DDP model has a communication hook already (register_comm_hook, mixed_precision= or an "
+                "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
+                "DistributedDataParallel without it."
+            )
+        slot = _slots[model] = Slot(weakref.ref(model))
+        model.register_comm_hook(slot, compress_hook)
+    if slot.handle is not None:
+        raise Incompatible(
+            f"attach: this model is compressed by {slot.handle.engine.codec.spec} already; call handle.detach() first"
+        )
+    return slot
+
+
+def release(model: DistributedDataParallel, handle: Attached) -> None:
+    """Take `handle` from the model's hook, if it is there."""
+    if _slots[model].handle is handle:
+        _slots[model].handle = None

@@ -1,0 +1,271 @@
+"""What a codec costs beside the network: encode, reduce and decode apart, against plain torch and a copy.
+
+The engine's own program runs as one of `workers` workers, with its memory and strategy, and every exchange is answered
+at once as if all workers had sent what this one did. The clock runs only while the program does:
+
+- encode: until the first exchange (error feedback, scales, quantising or selecting, packing);
+- reduce: between the first answer and the last exchange (an owner's sum and second encoding, middle rounds);
+- decode: after the last answer (unpacking, summing what an all-gather brought, the memory's update).
+
+Compiled kernels, the plain torch reference and a copy of the gradient take turns, so that a noisy machine is noisy to
+all of them alike; compare them within one run only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire import models
+from gradwire.collectives import trace
+from gradwire.core.codec import codecs
+from gradwire.core.errors import ConfigError
+from gradwire.core.exchange import Program, as_answer, as_batch
+from gradwire.core.layout import Layout
+from gradwire.core.random import Random
+from gradwire.core.records import Quantiles, Record, quantile
+from gradwire.core.registry import Check
+from gradwire.engine import Engine
+from gradwire.kernels.backend import plain_torch
+from gradwire.kernels.random import normal
+from gradwire.laboratory.bench import environment
+from gradwire.unit import UnitResult
+
+KIND = "encode"
+PHASES = ("encode", "reduce", "decode")
+SIZES = (1 << 16, 1 << 20, 1 << 23)
+WIDTH = 1024  # of the matrix that is compressed
+SCALE = 1e-3  # of its normal entries
+WARM = 2  # passes before the clock counts: compilation, and memories that fill
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `seconds` limits each codec at each size; at least three passes are made."""
+
+    codecs: tuple[str, ...]
+    sizes: tuple[int, ...] = SIZES
+    workers: int = 4
+    threads: int = 1
+    repeats: int = 15
+    seconds: float = 4.0
+    memory: str = "default"
+    device: str = "cpu"
+    models: tuple[str, ...] = ()  # whose gradients are measured, too, with their own shapes
+
+    def __post_init__(self) -> None:
+        check = Check("bench encode")
+        for name in ("workers", "threads", "repeats"):
+            check.integer(name, getattr(self, name), 1)
+        for size in self.sizes:
+            check.integer("sizes", size, 1)
+        for name in self.models:
+            models.build(name)
+        for spec in self.codecs:
+            Engine(spec, memory=self.memory, workers=self.workers)  # refused now, not in the middle
+        if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
+            raise ConfigError(f"bench encode: there is no device {self.device!r} here; use cpu")
+
+    @property
+    def command(self) -> str:
+        """The command line that makes the same measurement."""
+        listed = "" if list(self.codecs) == codecs.names() else "".join(f' --codec "{c}"' for c in self.codecs)
+        return (
+            f"gradwire bench encode{listed} {' '.join(f'--size {s}' for s in self.sizes)} --workers {self.workers} "
+            f"--threads {self.threads} --repeats {self.repeats} --seconds {self.seconds:g} --memory {self.memory} "
+            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}"
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One codec at one size. Seconds, one a pass; of kernels and reference per phase."""
+
+    codec: str
+    elements: int
+    strategy: str
+    payload_bytes: int
+    copy: tuple[float, ...]
+    kernels: dict[str, tuple[float, ...]]
+    reference: dict[str, tuple[float, ...]]
+    model: str | None = None  # whose shapes the gradient has; None: one matrix
+
+    def median(self, phase: str, which: str = "kernels") -> float:
+        """Seconds of one phase, or of "total"."""
+        phases: dict[str, tuple[float, ...]] = getattr(self, which)
+        samples = total(phases) if phase == "total" else phases[phase]
+        return quantile(samples, 0.5)
+
+    @property
+    def copy_seconds(self) -> float:
+        """Seconds of a copy of the gradient."""
+        return quantile(self.copy, 0.5)
+
+    def rate(self, phase: str) -> float:
+        """Bytes of float32 gradient a second."""
+        seconds = self.median(phase)
+        return 4 * self.elements / seconds if seconds else float("inf")
+
+
+def total(phases: dict[str, tuple[float, ...]]) -> tuple[float, ...]:
+    """Seconds of each pass, all phases."""
+    return tuple(map(sum, zip(*phases.values(), strict=True)))
+
+
+def run(plan: Plan, on_done: Callable[[str, int], None] = lambda codec, size: None) -> Iterator[Measured]:
+    """Measure one codec and size after the other; `on_done` hears of each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(plan.threads)
+    try:
+        subjects: list[int | str] = [*plan.sizes, *plan.models]
+        for subject in subjects:
+            for spec in plan.codecs:
+                done = measure(spec, subject, plan)
+                yield done
+                on_done(spec, done.elements)
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
+    """One codec on a matrix of so many elements, or on a model's gradients."""
+    device = torch.device(plan.device)
+    layout, tensors = _layout(subject)
+    x = SCALE * normal(Random().common("bench"), (1, layout.numel), device)
+    target = torch.empty_like(x)
+    engines = [Engine(spec, memory=plan.memory, tensors=tensors, workers=plan.workers) for _ in range(2)]
+    passes: list[list[dict[str, float]]] = [[], []]
+    copies: list[float] = []
+    started, rounds = time.perf_counter(), 0
+    while rounds < plan.repeats + WARM:
+        if rounds >= WARM + 3 and time.perf_counter() - started > plan.seconds:
+            break
+        copies.append(_clocked(lambda: target.copy_(x), device))
+        for engine, taken, plain in zip(engines, passes, (False, True), strict=True):
+            with plain_torch(plain), torch.no_grad():
+                taken.append(one_pass(engine, x, layout, target))
+        rounds += 1
+    kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
+    strategy, payload = _sent(engines[0], x, layout)
+    model = subject if isinstance(subject, str) else None
+    return Measured(spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model)
+
+
+def _layout(subject: int | str) -> tuple[Layout, str]:
+    """The tensors, and which of them the codec gets."""
+    if isinstance(subject, int):
+        return Layout.of([("matrix", (-(-subject // WIDTH), min(subject, WIDTH)))]), "all"
+    parameters = models.build(subject).named_parameters()
+    return Layout.of((n, tuple(p.shape)) for n, p in parameters if p.requires_grad), "matrices"
+
+
+def one_pass(engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None) -> dict[str, float]:
+    """One step of one worker; seconds of each phase."""
+    spent = dict.fromkeys(PHASES, 0.0)
+    program = engine.reduce(x, layout, out)
+    answer, phase = None, "encode"
+    while True:
+        step = _Step(program, answer)
+        seconds = _clocked(step, x.device)
+        spent["decode" if step.result is not None else phase] += seconds
+        if step.result is not None:
+            engine.finish_step([step.result])
+            return spent
+        answer = as_answer(step.request, [trace.echo(e, engine.workers) for e in as_batch(step.request)])
+        phase = "reduce"
+
+
+class _Step:
+    """Resumes a program: it asks for something, or ends with a result."""
+
+    def __init__(self, program: Program[UnitResult], answer: Any) -> None:
+        self.program, self.answer = program, answer
+        self.request: Any = None
+        self.result: UnitResult | None = None
+
+    def __call__(self) -> None:
+        try:
+            self.request = self.program.send(self.answer)
+        except StopIteration as done:
+            self.result = done.value
+
+
+def _clocked(work: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def _sent(engine: Engine, x: Tensor, layout: Layout) -> tuple[str, int]:
+    """The strategy that carried the codec, and the payload of one more step."""
+    with torch.no_grad():
+        exchanges, _ = trace.run(engine.reduce(x, layout), engine.workers)
+    chosen = engine.strategy_for(layout)
+    return "its own rounds" if chosen is None else chosen.name, sum(e.payload_bytes for e in exchanges)
+
+
+# -------------------------------------------------------------------- records
+
+
+def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
+    """One record a codec and size."""
+    now = environment.now()
+    commit, dirty = environment.commit()
+    return [
+        Record(
+            kind=KIND,
+            what={
+                "codec": m.codec,
+                "elements": m.elements,
+                "workers": plan.workers,
+                "strategy": m.strategy,
+                "memory": plan.memory,
+                "threads": plan.threads,
+                "device": plan.device,
+                **({} if m.model is None else {"model": m.model}),
+            },
+            command=plan.command,
+            time=now,
+            commit=commit,
+            dirty=dirty,
+            environment=environment.fingerprint("none"),
+            unit="seconds a pass: encode, reduce and decode",
+            quantiles=Quantiles.of(total(m.kernels)),
+            samples=total(m.kernels),
+            outcome={
+                "payload_bytes": m.payload_bytes,
+                "seconds": {p: m.median(p) for p in PHASES},
+                "reference_seconds": {p: m.median(p, "reference") for p in PHASES},
+                "reference_total_seconds": m.median("total", "reference"),
+                "copy_seconds": m.copy_seconds,
+            },
+        )
+        for m in measured
+    ]
+
+
+def from_records(records: Sequence[Record]) -> list[Measured]:
+    """The medians of records again, as if each had been one pass."""
+    return [
+        Measured(
+            r.what["codec"],
+            r.what["elements"],
+            r.what["strategy"],
+            r.outcome["payload_bytes"],
+            (r.outcome["copy_seconds"],),
+            {p: (s,) for p, s in r.outcome["seconds"].items()},
+            {p: (s,) for p, s in r.outcome["reference_seconds"].items()},
+            r.what.get("model"),
+        )
+        for r in records
+        if r.kind == KIND
+    ]

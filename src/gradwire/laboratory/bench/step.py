@@ -1,0 +1,321 @@
+"""The time of a training step on a real, shaped network: model x codec x strategy x mode x hosts x rate.
+
+1. All configurations of one model and batch live in the same processes, see the same inputs and take turns, so that
+   whatever else the machine does meets all of them alike. Three baselines are always among them: DDP in FP32, DDP with
+   torch's FP16 hook, and torch's own PowerSGD hook (in one bucket: with more it hangs on gloo).
+2. A sample is the slowest rank's time from zero_grad to the end of optimizer.step. As in the papers, 60 steps are made
+   and the first 10 dropped. With a limit in seconds slow configurations make fewer: a sixth is dropped, at least 3.
+3. The split: `forward`, `backward` (alone: measured in the same run without any exchange), `wait` (what the exchange
+   adds to the backward pass), `optimizer`. `encode`, `communicate` and `decode` are seconds of the thread that
+   compresses, which runs beside the backward pass in mode "overlap": they do not add up to the step.
+4. Bytes of a step: counted by us, and counted by the host's interface, where headers and acknowledgements come on top.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire import models
+from gradwire.core.baselines import BASELINES, CODEC_OF, HALF, NOTHING, PLAIN, POWERSGD
+from gradwire.core.errors import ConfigError
+from gradwire.core.records import quantile
+from gradwire.core.registry import Check
+from gradwire.engine import Engine
+from gradwire.integrations.ddp import Handle, attach
+from gradwire.laboratory.bench.launch import Rank, launch
+from gradwire.laboratory.bench.sweep import Group, Measured, Place, Sweep
+from gradwire.laboratory.bench.tasks import shapes
+from gradwire.laboratory.hosts.network import interface_bytes
+from gradwire.planner.model import MODES
+from gradwire.tracing import trace
+
+KIND = "step"
+CODECS = (
+    "blockint(bits=8)",
+    "blockint(bits=4)",
+    "efsignsgd",
+    "signsgd",
+    "qsgd",
+    "terngrad",
+    "natural",
+    "topk(ratio=0.01)",
+    "topkc",
+    "randomk(ratio=0.01)",
+    "dgc(ratio=0.01)",
+    "powersgd(rank=4)",
+)
+OWN = "shapes"  # the demo's net, beside the catalogue
+PARTS = ("encode", "communicate", "decode")  # what a handle tells the seconds of
+
+STEPS, DROPPED = 60, 10
+TURN = 4  # steps until the next configuration has its turn
+LEAST, LEAST_DROPPED = 8, 3  # under a limit in seconds
+RANK_OF_POWERSGD = 4
+START_OF_POWERSGD = 2  # the hook's first steps send everything
+ONE_BUCKET = 1 << 16  # MB
+RATE = 1e-3  # learning rate: the arithmetic is timed, not the learning
+TIMEOUT = 1800.0
+
+
+def sweep(
+    *,
+    codecs: Sequence[str] = CODECS,
+    strategies: Sequence[str] = ("auto",),
+    modes: Sequence[str] = ("overlap",),
+    model_names: Sequence[str] = ("resnet20",),
+    batches: Sequence[int] = (4,),
+    hosts: Sequence[int] = (4,),
+    rates: Sequence[str] = ("1gbit",),
+    per_host: int = 1,
+    steps: int = STEPS,
+    seconds: float | None = None,
+) -> Sweep:
+    """All combinations. `batches` are examples on each rank; `seconds` limits each configuration's time."""
+    check = Check("bench step")
+    check.integer("steps", steps, LEAST)
+    for batch in batches:
+        check.integer("batch", batch, 1)
+    for mode in modes:
+        check.one_of("mode", mode, MODES)
+    for name in model_names:
+        tensors_of(name)
+    for codec in codecs:
+        for strategy in strategies:
+            Engine(codec, strategy=strategy, workers=min(hosts) * per_host)  # refused now, not in the middle
+    groups = []
+    for name in model_names:
+        for batch in batches:
+            common = {"model": name, "batch": batch, "steps": steps, "seconds": seconds}
+            plain = tuple({"configuration": b, **common} for b in BASELINES)
+            ours = tuple(
+                {"configuration": c, "strategy": s, "mode": m, **common}
+                for c in codecs
+                for s in strategies
+                for m in modes
+            )
+            groups.append(Group(f"{name}, batch {batch}", ours, plain))
+    return Sweep(
+        kind=KIND,
+        command=_command(codecs, strategies, modes, model_names, batches, hosts, rates, per_host, steps, seconds),
+        unit="seconds a step, slowest rank",
+        hosts=tuple(hosts),
+        rates=tuple(rates),
+        per_host=per_host,
+        groups=tuple(groups),
+        measure=_measure,
+    )
+
+
+def _command(
+    codecs: Sequence[str],
+    strategies: Sequence[str],
+    modes: Sequence[str],
+    model_names: Sequence[str],
+    batches: Sequence[int],
+    hosts: Sequence[int],
+    rates: Sequence[str],
+    per_host: int,
+    steps: int,
+    seconds: float | None,
+) -> str:
+    """The command line that makes the same sweep."""
+    lists: dict[str, Sequence[object]] = {
+        "codec": () if tuple(codecs) == CODECS else [f'"{c}"' for c in codecs],
+        "strategy": strategies,
+        "mode": modes,
+        "model": model_names,
+        "batch": batches,
+        "hosts": hosts,
+        "rate": rates,
+        "gpus-per-host": [per_host],
+        "steps": [steps],
+        "seconds": [] if seconds is None else [f"{seconds:g}"],
+    }
+    return " ".join(["gradwire bench step", *(f"--{name} {v}" for name, values in lists.items() for v in values)])
+
+
+def build(name: str) -> nn.Module:
+    """A model to train: of the catalogue, the demo's, or what ``module:factory`` returns."""
+    torch.manual_seed(0)
+    return shapes.model(0) if name == OWN else models.build(name, device="cpu")
+
+
+def example(name: str, module: nn.Module, batch: int) -> tuple[Tensor, ...]:
+    """Inputs of one step."""
+    if name == OWN:
+        return (shapes.data(batch, 0)[0],)
+    if ":" not in name:
+        return models.info(name).example(batch)
+    inputs = getattr(module, "example", None)
+    if inputs is None:
+        raise ConfigError(
+            f"bench step: {name!r} must return a module with a method `example(batch)` that returns its inputs as a "
+            "tuple, so that a step can be made"
+        )
+    return tuple(inputs(batch))
+
+
+def tensors_of(name: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a model's gradients."""
+    module = shapes.model(0) if name == OWN else models.build(name)
+    return [(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
+
+
+def _measure(place: Place, settings: Sequence[Mapping[str, Any]]) -> list[Measured]:
+    ranks = launch(train_all, place.workers, (tuple(settings),), TIMEOUT, hosts=place.namespaces)
+    return merged(settings, ranks, place.workers)
+
+
+def merged(
+    settings: Sequence[Mapping[str, Any]], ranks: Sequence[Sequence[dict[str, Any]]], workers: int
+) -> list[Measured]:
+    """What all ranks' shares of all settings say together."""
+    alone = [s["backward"] for s in (share[0] for share in ranks)]  # the first setting is without exchange
+    return [
+        _merge(setting, shares, workers, sum(alone) / len(alone))
+        for setting, *shares in zip(settings, *ranks, strict=True)
+    ]
+
+
+def _merge(setting: Mapping[str, Any], shares: Sequence[dict[str, Any]], workers: int, alone: float) -> Measured:
+    """One record's content from what each rank saw."""
+
+    def mean(name: str) -> float:
+        return float(sum(s[name] for s in shares) / len(shares))
+
+    counted = shares[0]["sent_bytes"] is not None
+    parts: dict[str, float | None] = {
+        "forward": mean("forward"),
+        "backward": alone,
+        "wait": max(0.0, mean("backward") - alone),
+        "optimizer": mean("optimizer"),
+    }
+    parts |= {p: mean(p) if counted else None for p in PARTS}
+    outcome = {
+        "parts_seconds": parts,
+        "sent_bytes": max(s["sent_bytes"] for s in shares) if counted else _known_bytes(setting, workers),
+        "interface_bytes": max(s["interface_bytes"] for s in shares),
+        "dropped": shares[0]["dropped"],
+    }
+    return Measured(setting, tuple(max(t) for t in zip(*(s["samples"] for s in shares), strict=True)), outcome)
+
+
+def _known_bytes(setting: Mapping[str, Any], workers: int) -> float | None:
+    """What the baselines send, by the same arithmetic as ours; torch's PowerSGD is left to the interface's count."""
+    codec = CODEC_OF.get(setting["configuration"])
+    if codec is None:
+        return 0.0 if setting["configuration"] == NOTHING else None
+    return float(trace(codec, tensors_of(setting["model"]), workers=workers, tensors="all").sent_bytes)
+
+
+# -------------------------------------------------------------------- what each rank does
+
+
+def train_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Make all configurations' steps in turns over the default group; returns this rank's share of each."""
+    runs = [_Run(setting) for setting in settings]
+    open_runs = list(runs)
+    while open_runs:
+        for run in open_runs:
+            for _ in range(min(TURN, run.steps - len(run.samples))):
+                run.step()
+        open_runs = [run for run, go_on in zip(open_runs, _agreed(open_runs), strict=True) if go_on]
+    return [run.share() for run in runs]
+
+
+def _agreed(runs: Sequence[_Run]) -> list[bool]:
+    """Who goes on: decided by rank 0's clock, so that all ranks make as many steps."""
+    flags = torch.tensor([run.wants_more for run in runs], dtype=torch.uint8)
+    dist.broadcast(flags, src=0)
+    return [bool(f) for f in flags]
+
+
+class _Run:
+    """One configuration on one rank."""
+
+    def __init__(self, setting: Mapping[str, Any]) -> None:
+        self.setting, self.steps = setting, int(setting["steps"])
+        self.label: str = setting["configuration"]
+        module = build(setting["model"])
+        self.inputs = example(setting["model"], module, setting["batch"])
+        self.model, self.handle = _prepare(module, setting)
+        self.optimizer = torch.optim.SGD(module.parameters(), RATE)
+        self.samples: list[tuple[float, float, float]] = []  # forward, backward, optimizer
+        self.interface: list[int] = []
+        self.counts: list[dict[str, float]] = []
+
+    def step(self) -> None:
+        dist.barrier()
+        sent = interface_bytes()[0]
+        start = time.perf_counter()
+        self.optimizer.zero_grad()
+        loss = _loss(self.model(*self.inputs))
+        forward = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        backward = time.perf_counter()
+        self.optimizer.step()
+        end = time.perf_counter()
+        self.samples.append((forward - start, backward - forward, end - backward))
+        self.interface.append(interface_bytes()[0] - sent)
+        if self.handle is not None:
+            stats = self.handle.stats()
+            self.counts.append({"sent_bytes": stats["sent_bytes"]} | {p: stats[f"{p}_seconds"] for p in PARTS})
+
+    @property
+    def wants_more(self) -> bool:
+        limit, made = self.setting["seconds"], len(self.samples)
+        spent = sum(map(sum, self.samples[LEAST_DROPPED:]))  # the first ones compile and arrange
+        late = limit is not None and made >= LEAST and spent >= limit
+        return made < self.steps and not late
+
+    def share(self) -> dict[str, Any]:
+        """What this rank adds to the record; plain values only."""
+        made = len(self.samples)
+        dropped = DROPPED if made >= STEPS else max(LEAST_DROPPED, made * DROPPED // STEPS)
+        forward, backward, optimizer = zip(*self.samples[dropped:], strict=True)
+        share: dict[str, Any] = {
+            "samples": [sum(s) for s in self.samples[dropped:]],
+            "forward": quantile(forward, 0.5),
+            "backward": quantile(backward, 0.5),
+            "optimizer": quantile(optimizer, 0.5),
+            "interface_bytes": quantile(self.interface[dropped:], 0.5),
+            "dropped": dropped,
+            "sent_bytes": None,
+        }
+        if self.counts:
+            first, last, timed = self.counts[dropped - 1], self.counts[-1], made - dropped
+            share |= {name: (last[name] - first[name]) / timed for name in ("sent_bytes", *PARTS)}
+        return share
+
+
+def _prepare(module: nn.Module, setting: Mapping[str, Any]) -> tuple[Callable[..., Any], Handle | None]:
+    """What computes the scores, with the configuration's exchange behind its backward pass."""
+    label: str = setting["configuration"]
+    if label == NOTHING:
+        return module, None
+    if label == POWERSGD:
+        model = DistributedDataParallel(module, bucket_cap_mb=ONE_BUCKET, init_sync=False)
+        state = PowerSGDState(None, matrix_approximation_rank=RANK_OF_POWERSGD, start_powerSGD_iter=START_OF_POWERSGD)
+        model.register_comm_hook(state, powerSGD_hook)
+        return model, None
+    model = DistributedDataParallel(module, init_sync=False)  # equal by their seed: nothing to send beforehand
+    if label == HALF:
+        model.register_comm_hook(None, fp16_compress_hook)
+    if label in (PLAIN, HALF):
+        return model, None
+    return model, attach(model, label, strategy=setting["strategy"], mode=setting["mode"])
+
+
+def _loss(output: Any) -> Tensor:
+    """Any scalar will do: gradients of every parameter are wanted, not a trained model."""
+    scores = output[0] if isinstance(output, tuple) else output
+    return scores.float().square().mean()  # type: ignore[no-any-return]

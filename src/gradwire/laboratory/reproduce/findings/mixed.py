@@ -1,0 +1,55 @@
+"""Time to accuracy as a mixture, and named so: the rounds that our stand-in needs over their rounds a second.
+
+The two trainings of Beyond Throughput and Compression Ratios are out of reach here, so two of ours stand in for them
+(`reproduce.throughput.STAND_IN`); their throughput is published.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from gradwire.laboratory.reproduce.finding import Evidence, Trained
+from gradwire.laboratory.reproduce.throughput import BASELINES, SPECS, STAND_IN, Setting
+from gradwire.planner.training import time_to
+from gradwire.planner.tta import default_targets
+
+FP32, FP16 = BASELINES
+MIXED = "our rounds over their rounds a second"
+
+
+def found(evidence: Evidence, model: str) -> Trained | None:
+    """The training that stands for one of theirs, if it has its baseline."""
+    trained = evidence.task(STAND_IN[model], SPECS)
+    return trained if trained is not None and trained.fp16 is not None else None
+
+
+def target(trained: Trained) -> float:
+    """The final quality of FP16, but for what counts as equal."""
+    assert trained.fp16 is not None, "asked of trainings with a baseline only"
+    return default_targets(trained.fp16, trained.unit)[0]
+
+
+def rounds(trained: Trained, setting: Setting) -> float | None:
+    """To that target, the median over seeds; infinite if most never meet it; None: not trained."""
+    group = trained.find(setting.codec)
+    if group is None:
+        return None
+    reached = [time_to(r.by_rounds(), target(trained)) for r in group.runs]
+    if sum(r is not None for r in reached) <= len(reached) / 2:
+        return math.inf
+    return median(math.inf if r is None else r.rounds for r in reached)
+
+
+def seconds(trained: Trained, setting: Setting, model: str) -> float | None:
+    """Our rounds over their rounds a second."""
+    needed = rounds(trained, setting)
+    return None if needed is None else needed / setting.rounds_per_second[model]
+
+
+def speed_up(trained: Trained, setting: Setting, model: str, over: Setting = FP16) -> float | None:
+    """How many times as soon as a baseline; 0 if never."""
+    ours, others = seconds(trained, setting, model), seconds(trained, over, model)
+    if ours is None or others is None or others == math.inf:
+        return None
+    return others / ours

@@ -1,0 +1,323 @@
+"""Time to accuracy: how long each codec takes to a target, and whether that is sooner than with FP16 gradients.
+
+    runs = [Run.of(record) for record in load("results/accuracy_resnet9.jsonl")]
+    clock = Modelled(planner.predict, {"gpus": 16, "bandwidth": "10gbit", "hardware": "h200"})
+    table = utility(runs, clock)
+
+Runs are compared within one set-up: task, data, workers, batch, epochs, precision. Of several seeds the mean and the
+range of the best quality are told; the time to a target is found seed by seed, and the median of it told, with never as
+the longest time. Ratios are FP16's time over the codec's: above 1 the codec is there sooner.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from gradwire.core.baselines import FP16, FP32
+from gradwire.core.errors import ConfigError
+from gradwire.planner.clock import Clock, Times
+from gradwire.planner.training import Curve, Point, Reached, Run, mean, time_to
+
+SETUP = ("task", "data", "workers", "batch", "epochs", "precision")
+IN_NAME = ("codec", "memory", "controller", "seed")
+POINTS = (0.5, 1.0, 2.0)  # below the baseline's best, in percent
+FACTORS = (1.02, 1.05, 1.1)  # times the baseline's best, of what should be low
+WAYS = (0.99, 0.95, 0.9)  # of the way from the baseline's start to its best, of any other scale
+COMPARABLE = {"%": 0.5}  # how far below the baseline still counts as its quality: points
+COMPARABLE_SHARE = 0.02  # of the baseline's quality, in any other unit
+
+
+@dataclass(frozen=True)
+class Options:
+    """How curves are read: the published ones are averaged over thousands of rounds, and stopped early."""
+
+    rolling: int = 0  # rounds
+    patience: float | None = None  # epochs
+    min_delta: float = 0.0
+
+    def of(self, curve: Curve) -> Curve:
+        curve = curve.rolling(self.rolling)
+        return curve if self.patience is None else curve.stopped(self.patience, self.min_delta)
+
+
+AS_IT_IS = Options()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def name(self) -> str:
+        """Codec or controller, and memory."""
+        run = self.first
+        told = run.controller or run.codec
+        return told if run.memory == "none" else f"{told}, {run.memory}"
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(r.seed for r in self.runs)
+
+    def curves(self, clock: Clock | None, options: Options) -> tuple[list[Curve], Times | None]:
+        """One a seed, and what the clock says of the first. Without a clock, rounds are the seconds."""
+        if clock is None:
+            return [options.of(r.by_rounds()) for r in self.runs], None
+        found = [clock.times(r) for r in self.runs]
+        curves = [options.of(r.curve(t.seconds)) for r, t in zip(self.runs, found, strict=True) if t.seconds]
+        return curves, found[0]
+
+    def bests(self, options: Options = AS_IT_IS) -> list[float]:
+        return [options.of(r.by_rounds()).best for r in self.runs]
+
+    @property
+    def best(self) -> float:
+        """Mean over seeds."""
+        return sum(self.bests()) / len(self.runs)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One codec in the table. `difference` is positive where it is better than the baseline."""
+
+    group: Group
+    label: str
+    best: float
+    spread: tuple[float, float]
+    difference: float | None
+    seconds_per_round: float | None
+    to_target: Mapping[float, Reached | None]
+    speed_up: Mapping[float, float | None]
+    curves: tuple[Curve, ...]
+    note: str
+    rank: int = 0
+
+    @property
+    def bits_per_element(self) -> float | None:
+        return mean(r.bits_per_element for r in self.group.runs if r.bits_per_element is not None)
+
+    @property
+    def nmse(self) -> float | None:
+        return mean(r.nmse for r in self.group.runs if r.nmse is not None)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The mean over seeds where they were evaluated at the same rounds, else that of the first seed."""
+        first = self.curves[0]
+        alike = all([p.rounds for p in c.points] == [p.rounds for p in first.points] for c in self.curves)
+        if not alike or len(self.curves) == 1:
+            return first
+        points = []
+        for same in zip(*(c.points for c in self.curves), strict=True):
+            seconds, quality = (sum(getattr(p, n) for p in same) / len(same) for n in ("seconds", "quality"))
+            points.append(Point(seconds, same[0].rounds, same[0].epoch, quality))
+        return Curve(tuple(points), first.higher_is_better)
+
+
+@dataclass(frozen=True)
+class Utility:
+    """The table."""
+
+    setup: Mapping[str, Any]
+    metric: str
+    unit: str
+    higher_is_better: bool
+    time_label: str
+    baseline: str
+    targets: tuple[float, ...]  # the hardest first
+    rows: tuple[Row, ...]  # by rank
+    assumptions: tuple[str, ...]
+
+    def row(self, codec: str) -> Row | None:
+        return next((r for r in self.rows if r.group.first.codec == codec and r.group.first.controller is None), None)
+
+
+def groups(runs: Iterable[Run]) -> list[Group]:
+    """Runs that differ in nothing but their seed, each seed's latest, in the order of the first."""
+    found: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        key = json.dumps({k: v for k, v in run.what.items() if k != "seed"}, sort_keys=True)
+        kept = found.setdefault(key, {})
+        if run.seed not in kept or kept[run.seed].record.time <= run.record.time:
+            kept[run.seed] = run
+    return [Group(tuple(by_seed[s] for s in sorted(by_seed))) for by_seed in found.values()]
+
+
+def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
+    """Runs that may be compared with each other."""
+    found: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.what.get(k) for k in SETUP), []).append(run)
+    return found
+
+
+def slack(quality: float, unit: str) -> float:
+    """By how much a run may miss this quality, and still count as its equal.
+
+    >>> slack(93.0, "%"), round(slack(50.0, "perplexity"), 6)
+    (0.5, 1.0)
+    """
+    return COMPARABLE.get(unit, COMPARABLE_SHARE * abs(quality))
+
+
+def default_targets(group: Group, unit: str, options: Options = AS_IT_IS) -> tuple[float, ...]:
+    """Near the baseline's best, where a choice is made; the hardest first."""
+    bests, run = group.bests(options), group.first
+    best = sum(bests) / len(bests)
+    if unit == "%":
+        return tuple(round(best - p, 2) for p in POINTS)
+    if not run.higher_is_better:
+        return tuple(float(f"{best * f:.6g}") for f in FACTORS)
+    start = options.of(run.by_rounds()).points[0].quality
+    return tuple(float(f"{start + w * (best - start):.6g}") for w in WAYS)
+
+
+def utility(
+    runs: Sequence[Run],
+    clock: Clock | None,
+    *,
+    baseline: str = FP16,
+    targets: Sequence[float] | None = None,
+    options: Options = AS_IT_IS,
+) -> Utility:
+    """The table of one set-up. Without a clock, rounds stand for time."""
+    kinds = setups(runs)
+    if len(kinds) != 1:
+        told = "; ".join(
+            ", ".join(f"{n} {v}" for n, v in zip(SETUP, key, strict=True) if v is not None) for key in kinds
+        )
+        raise ConfigError(f"tta: runs of one set-up can be compared, got {len(kinds)}: {told or 'no run'}; choose one")
+    found = groups(runs)
+    run = found[0].first
+    reference = next((g for g in found if g.first.codec == baseline and g.first.controller is None), None)
+    if reference is None and not targets:
+        there = ", ".join(dict.fromkeys(g.first.codec for g in found))
+        raise ConfigError(
+            f"tta: {run.task} has no run with {baseline} to compare with, only {there}; name targets, or make one: "
+            f"gradwire bench accuracy --task {run.task} --codec {baseline}"
+        )
+    goals = sorted(targets or (), reverse=run.higher_is_better)
+    if reference is not None and not goals:
+        goals = list(default_targets(reference, run.record.unit, options))
+    made = [_row(g, name, clock, goals, options) for g, name in zip(found, labels(found), strict=True)]
+    if reference is not None:
+        made = [_beside(row, made[found.index(reference)]) for row in made]
+    ranked = sorted(made, key=_order)
+    return Utility(
+        setup={k: run.what.get(k) for k in (*SETUP, "model")},
+        metric=str(run.outcome["metric"]),
+        unit=run.record.unit,
+        higher_is_better=run.higher_is_better,
+        time_label="rounds" if clock is None else clock.label,
+        baseline=baseline,
+        targets=tuple(goals),
+        rows=tuple(replace(row, rank=number) for number, row in enumerate(ranked, start=1)),
+        assumptions=() if clock is None else tuple(clock.assumptions()),
+    )
+
+
+def labels(found: Sequence[Group]) -> list[str]:
+    """Names; where two have the same, what else tells them apart."""
+    names = [g.name for g in found]
+    told = []
+    for group, name in zip(found, names, strict=True):
+        others = [g.first.what for g in found if g.name == name]
+        differ = [k for k in group.first.what if k not in IN_NAME and any(o.get(k) != others[0].get(k) for o in others)]
+        told.append(", ".join([name, *(f"{k} {group.first.what[k]}" for k in differ)]))
+    return told
+
+
+def _row(group: Group, label: str, clock: Clock | None, targets: Sequence[float], options: Options) -> Row:
+    curves, times = group.curves(clock, options)
+    bests = group.bests(options)
+    return Row(
+        group=group,
+        label=label,
+        best=sum(bests) / len(bests),
+        spread=(min(bests), max(bests)),
+        difference=None,
+        seconds_per_round=None if times is None else times.a_round,
+        to_target={t: _median([time_to(c, t) for c in curves]) for t in targets},
+        speed_up=dict.fromkeys(targets),
+        curves=tuple(curves),
+        note="" if times is None else times.note,
+    )
+
+
+def _median(found: Sequence[Reached | None]) -> Reached | None:
+    """Over seeds; never is later than any time, so that more than half must get there."""
+    if sum(f is not None for f in found) <= len(found) / 2:
+        return None
+    return Reached(*(median(math.inf if f is None else getattr(f, n) for f in found) for n in ("seconds", "rounds")))
+
+
+def _beside(row: Row, reference: Row) -> Row:
+    sign = 1 if row.group.first.higher_is_better else -1
+    ratios: dict[float, float | None] = {}
+    for target, reached in row.to_target.items():
+        other = reference.to_target[target]
+        both = reached is not None and other is not None and reached.seconds > 0
+        ratios[target] = other.seconds / reached.seconds if both else None  # type: ignore[union-attr]
+    return replace(row, difference=sign * (row.best - reference.best), speed_up=ratios)
+
+
+def _order(row: Row) -> tuple[float, ...]:
+    """The soonest at the hardest target first; who meets none, by quality."""
+    times = [math.inf if r is None else r.seconds for r in row.to_target.values()]
+    return (*times, -row.best if row.group.first.higher_is_better else row.best)
+
+
+def is_baseline(row: Row) -> bool:
+    """Whether a row is of uncompressed gradients."""
+    return row.group.first.codec in (FP32, FP16) and row.group.first.controller is None
+
+
+def as_dict(table: Utility) -> dict[str, Any]:
+    """Ready for JSON, with plain keys."""
+    return {
+        "task": table.setup["task"],
+        "setup": dict(table.setup),
+        "metric": table.metric,
+        "unit": table.unit,
+        "higher_is_better": table.higher_is_better,
+        "time_label": table.time_label,
+        "baseline": table.baseline,
+        "targets": list(table.targets),
+        "runs": [_plain(row) for row in table.rows],
+        "assumptions": list(table.assumptions),
+    }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    run = row.group.first
+    return {
+        "rank": row.rank,
+        "codec": None if run.what["codec"] is None else run.codec,
+        "memory": run.memory,
+        "controller": run.controller,
+        "seeds": list(row.group.seeds),
+        "best": row.best,
+        "best_spread": list(row.spread),
+        "difference": row.difference,
+        "seconds_per_round": row.seconds_per_round,
+        "bits_per_element": row.bits_per_element,
+        "nmse": row.nmse,
+        "to_target": {
+            f"{t}": None
+            if reached is None
+            else {"seconds": reached.seconds, "rounds": reached.rounds, "speed_up": row.speed_up[t]}
+            for t, reached in row.to_target.items()
+        },
+        "note": row.note,
+    }

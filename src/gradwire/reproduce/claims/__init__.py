@@ -1,5 +1,0 @@
-"""The study's checkable claims, in its order: times, regimes, counts, tables."""
-
-from gradwire.reproduce.claims import counts, regimes, tables, times
-
-ALL = (*tables.SIZES_CLAIMS, *times.CLAIMS, *regimes.CLAIMS, *counts.CLAIMS, *tables.CLAIMS)
