@@ -1,4 +1,5 @@
-"""What all tests share: one thread, signals as in the foreground, the mark of sweeps, and a fork server for ranks.
+"""What all tests share: one thread, signals as in the foreground, links that may be slow, the mark of sweeps, and a
+fork server for ranks.
 
 The server has imported and warmed what every rank would have to anew.
 """
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("dist"):
         _start_server()
+
+
+@pytest.fixture(autouse=True)
+def _links_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine's links carry less than was asked for. That tells nothing about what runs over them."""
+    monkeypatch.setattr("gradwire.laboratory.hosts.network.LEAST", 0.02)
 
 
 @functools.cache

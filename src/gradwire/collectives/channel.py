@@ -66,7 +66,7 @@ def lanes_over(group: dist.ProcessGroup, device: torch.device) -> list[Lane]:
         count = LANES if device.type == "cpu" else 1
         _channels[group] = [_lane(group, device, i) for i in range(count)]
         for lane in _channels[group]:
-            weakref.finalize(group, lane.executor.close)
+            weakref.finalize(group, lane.executor.close).atexit = False  # executors see to that themselves
     return _channels[group]
 
 

@@ -6,7 +6,10 @@ mix up messages once a second exchange depends on the first; a queue with one re
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
@@ -14,6 +17,19 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+SECONDS_AT_EXIT = 5.0  # for jobs that are still at work; one that waits for a dead peer is left behind
+
+_all: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """A thread that lets go of its tensors while the interpreter is being taken down would abort the process."""
+    for executor in list(_all):
+        executor.close()
+    until = time.monotonic() + SECONDS_AT_EXIT
+    for executor in list(_all):
+        executor._thread.join(max(0.0, until - time.monotonic()))
 
 
 class Executor:
@@ -27,6 +43,7 @@ class Executor:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
+        _all.add(self)
 
     def submit(self, job: Callable[[], None]) -> None:
         """Queue a job. On an accelerator it starts after the work now queued on the current stream."""

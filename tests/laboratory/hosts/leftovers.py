@@ -1,4 +1,5 @@
-"""A network of which nothing may be left afterwards: no process in its namespaces, none that carries its mark."""
+"""A network of which nothing may be left afterwards: no process in its namespaces, none that carries its mark; and
+what the tests wait for or ask of the machine."""
 
 from __future__ import annotations
 
@@ -36,6 +37,16 @@ def soon(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
     return condition()
+
+
+def on_time() -> bool:
+    """Whether this machine's timers are on time. A token bucket loses what a late timer could have sent."""
+    late = []
+    for _ in range(200):
+        start = time.perf_counter()
+        time.sleep(0.0005)
+        late.append(time.perf_counter() - start - 0.0005)
+    return sum(seconds > 0.0005 for seconds in late) <= 4
 
 
 def marked(owner: int) -> list[int]:

@@ -128,11 +128,10 @@ def test_any_user_gets_a_lab_in_a_user_namespace():
     ).returncode:
         pytest.skip("this kernel does not let users make namespaces")
     show = "echo $RANK $(id -u) $MASTER_ADDR; ip -o link | wc -l"
-    command = [python, "-m", "gradwire", "lab", "--hosts", "2", "--rate", "50mbit", "--", "sh", "-c", show]
+    command = [python, "-m", "gradwire", "lab", "--hosts", "2", "--no-verify", "--", "sh", "-c", show]
     done = subprocess.run([*NOBODY, *command], capture_output=True, text=True, timeout=120, env=plain(), cwd="/")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == ["[0] 0 0 10.99.0.1", "[0] 2", "[1] 1 0 10.99.0.1", "[1] 2"]
-    assert done.stderr.startswith("gradwire lab: 2 hosts at 50 Mbit/s; measured 4")
     say = "from gradwire.laboratory.hosts.namespace import missing; print(missing())"
     done = subprocess.run([*NOBODY, python, "-c", say], capture_output=True, text=True, env=plain(), cwd="/")
     assert done.stdout.endswith(
