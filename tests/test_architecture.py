@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "trackers": {"core"},
     "unit": {"core", "memory", "collectives"},
     "setup": {"core", "memory", "collectives", "adaptive", "unit"},
-    "engine": {"core", "memory", "collectives", "adaptive", "unit", "setup"},
+    "engine": {"core", "kernels", "memory", "collectives", "adaptive", "unit", "setup"},
     "checkpoint": {"core", "memory", "collectives", "setup", "engine"},
     "sharded": {"core", "collectives", "unit", "engine"},
     "session": {"unit", "sharded", "core", "memory", "collectives", "adaptive", "engine", "checkpoint"},

@@ -28,6 +28,7 @@ from gradwire.core.layout import Layout, Split
 from gradwire.core.random import Random
 from gradwire.core.state import Transaction
 from gradwire.core.window import Window, total
+from gradwire.kernels.window import read, write
 from gradwire.memory.base import Memory
 from gradwire.setup import SetUp, moved
 from gradwire.unit import UnitPart, UnitResult, squares_of, used_here
@@ -149,7 +150,7 @@ class Engine(SetUp):
         ]
         rest, beside = Window(x.buffer, unit.rest_spans), list[Exchange]()
         if unit.rest.segments or used:
-            plain = torch.cat([rest.read(x.buffer.dtype), *used.values()], 1)
+            plain = torch.cat([read(rest, x.buffer.dtype), *used.values()], 1)
             beside.append(Sum(plain.to(out.dtype) * share))
         for part in parts:
             part.prepare({n: used[n] for n in part.ctx.layout.names} if used else {}, measures)
@@ -165,7 +166,7 @@ class Engine(SetUp):
         if unit.rest.segments:
             ctx = self.context(unit.rest, index, writes, None, rest)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
-            Window(out, unit.rest_spans).write_(mean)
+            write(Window(out, unit.rest_spans), mean)
             results.append(nonfinite_flag(mean))
         return total(results, out), torch.stack(pairs).sum(0) if pairs else None
 

@@ -12,9 +12,14 @@ from typing import Any
 from numba import njit
 
 
-def jit(function: Callable[..., Any]) -> Any:
+def jit(function: Callable[..., Any], **options: Any) -> Any:
     """Compile `function` when it is first called."""
     try:
-        return njit(nogil=True, error_model="numpy", cache=True)(function)
+        return njit(nogil=True, error_model="numpy", cache=True, **options)(function)
     except RuntimeError:  # no folder to keep anything in, as in a read-only container
-        return njit(nogil=True, error_model="numpy")(function)
+        return njit(nogil=True, error_model="numpy", **options)(function)
+
+
+def jit_sums(function: Callable[..., Any]) -> Any:
+    """The same, for sums in any order: several elements at once, with one rounding a product and sum."""
+    return jit(function, fastmath={"reassoc", "contract", "nsz"})

@@ -1,14 +1,13 @@
 """Two rounds of power iteration that lead from right factors Q to P and to new right factors, for M ≈ P Qᵀ.
 
 The left factors of all matrices of a unit lie in one flat row, and so do the right ones, each as Qᵀ: one exchange sends
-them all, and one kernel treats them all. Matrices themselves are read where they lie. Pᵀ M is taken rather than Mᵀ P,
-which has the same elements and takes four times as long on a CPU.
+them all, and one kernel treats them all. Matrices themselves are read and written where they lie.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -24,44 +23,20 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import factors
-from gradwire.kernels.factors.reference import pieces, spread
+from gradwire.kernels.factors.reference import spread
+from gradwire.kernels.products import Matrices, Seen, see
 from gradwire.kernels.random import normal
-from gradwire.kernels.window import compensated
 
-SMALL = 1 << 16  # elements of a matrix that is copied beside others of its shape
 FACTOR = "q"  # the kind of state that holds the right factor of the last step, (width, rank)
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Tensors of the unit that are factored, of one shape: many small ones are treated at once, large ones each alone.
-
-    A large matrix is read and written where it lies. Small ones are copied side by side: a call costs more than that.
-    """
+class Factored:
+    """The matrices of a unit, whose they are, and the places of what travels as it is."""
 
     names: tuple[str, ...]
-    places: tuple[slice, ...]
-    height: int
-    width: int
-
-    def views(self, at: Callable[[int, int], Tensor]) -> list[Tensor]:
-        """The matrices where they lie, (rows, height, width); `at` gives the elements from one to another."""
-        pieces = [at(place.start, place.stop) for place in self.places]
-        return [p.as_strided((p.shape[0], self.height, self.width), (p.stride(0), self.width, 1)) for p in pieces]
-
-    def of(self, flat: Tensor) -> Tensor:
-        """(rows, matrices, height, width): a copy of small ones, a view of a large one."""
-        seen = self.views(lambda first, last: flat[:, first:last])
-        return seen[0][:, None] if len(seen) == 1 else torch.stack(seen, 1)
-
-
-@dataclass(frozen=True)
-class Factored:
-    """The matrices of a unit, the shapes of their factors, and the places of what travels as it is."""
-
-    stacks: tuple[Stack, ...]
-    left: factors.Shapes  # (height, rank) of each P
-    right: factors.Shapes  # (rank, width) of each Qᵀ
+    matrices: Matrices
+    starts: tuple[int, ...]  # of each Qᵀ among all
     vectors: tuple[slice, ...]
 
     @classmethod
@@ -69,38 +44,28 @@ class Factored:
     def of(cls, layout: Layout, rank: int, min_rate: float) -> Factored:
         batches, vectors = plan(layout, rank, min_rate)
         ends = [slice(at, at + n) for at, n in zip(layout.offsets, layout.sizes, strict=True)]
-        stacks = []
-        for batch in batches:
-            small = batch.height * batch.width <= SMALL
-            for members in [batch.members] if small else [(i,) for i in batch.members]:
-                names, places = tuple(layout.names[i] for i in members), tuple(ends[i] for i in members)
-                stacks.append(Stack(names, places, batch.height, batch.width))
-        every = [(b.height, b.rank, b.width) for b in batches for _ in b.members]
-        left, right = tuple((h, r) for h, r, _ in every), tuple((r, w) for _, r, w in every)
-        return cls(tuple(stacks), left, right, tuple(ends[i] for i in vectors))
-
-    def stacked(self, flat: Tensor, shapes: factors.Shapes) -> list[Tensor]:
-        """Factors of the stacks, (rows, matrices, …), as views of all of them in a row."""
-        firsts = list(accumulate([len(s.names) for s in self.stacks], initial=0))[:-1]
-        groups = [(len(s.names), *shapes[i]) for s, i in zip(self.stacks, firsts, strict=True)]
-        parts = torch.split(flat, [k * h * w for k, h, w in groups], 1)
-        return [part.view(flat.shape[0], *group) for part, group in zip(parts, groups, strict=True)]
+        by_size = sorted(batches, key=lambda batch: batch.height * batch.width)
+        members = [(i, batch) for batch in by_size for i in batch.members]
+        matrices = Matrices(
+            places=tuple(ends[i].start for i, _ in members),
+            shapes=tuple((batch.height, batch.width) for _, batch in members),
+            ranks=tuple(batch.rank for _, batch in members),
+            between=tuple((ends[i].start, ends[i].stop) for i in vectors),
+        )
+        starts = tuple(accumulate([rank * width for rank, width in matrices.right[:-1]], initial=0))
+        names = tuple(layout.names[i] for i, _ in members)
+        return cls(names, matrices, starts[: len(names)], tuple(ends[i] for i in vectors))
 
 
 @dataclass(frozen=True)
 class Rounds:
     """What both rounds found: the bases P, and Qᵀ of each worker here and of all, flat; and the vectors' means."""
 
-    unit: Factored
+    seen: Seen
     bases: Tensor
     own: Tensor
     shared: Tensor
     means: Sequence[Tensor]
-
-    def stacks(self) -> Iterator[tuple[Stack, Tensor, Tensor, Tensor]]:
-        """Each stack with P, (1, matrices, height, rank), own Qᵀ, (rows, …, rank, width), and shared Qᵀ."""
-        flat = (self.bases, self.unit.left), (self.own, self.unit.right), (self.shared, self.unit.right)
-        return zip(self.unit.stacks, *(self.unit.stacked(*f) for f in flat), strict=True)
 
 
 class AlternatingCodec(Codec):
@@ -134,14 +99,14 @@ class AlternatingCodec(Codec):
         """The mean, and as own part each worker's P Qᵀ with its own Q."""
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
-        found = yield from self._rounds(x, ctx)
+        whole = Factored.of(ctx.layout, self.rank, self.min_rate)
+        found = yield from self._rounds(whole, see(Window.whole(x), None, whole.matrices), ctx)
         mean = x.new_empty((1, x.shape[1]))
         own = torch.empty_like(x) if ctx.wants_own else None
-        for stack, p, mine, shared in found.stacks():
-            _copy(p @ shared, stack.views(lambda first, last: mean[:, first:last]))
-            if own is not None:
-                _copy(p @ mine, stack.views(lambda first, last: own[:, first:last]))
-        for place, vector in zip(found.unit.vectors, found.means, strict=True):
+        found.seen.write(found.bases, found.shared, Window.whole(mean))
+        if own is not None:
+            found.seen.write(found.bases, found.own, Window.whole(own))
+        for place, vector in zip(whole.vectors, found.means, strict=True):
             mean[:, place] = vector
             if own is not None:
                 own[:, place] = x[:, place]
@@ -149,59 +114,36 @@ class AlternatingCodec(Codec):
 
     def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         """`reduce` in place: the own part is taken off the error, and the mean written, by the products themselves."""
-        x = source.read() if feedback is None else compensated(source, feedback)
-        found = yield from self._rounds(x, ctx)
-        for stack, p, mine, shared in found.stacks():
-            outs = stack.views(target.at)
-            if feedback is not None:
-                errors = stack.views(lambda first, last: feedback.out[:, first:last])
-                if len(errors) == 1:
-                    errors[0].baddbmm_(p[:, 0].expand(x.shape[0], -1, -1), mine[:, 0], alpha=-1)
-                else:
-                    torch._foreach_sub_(errors, list((p @ mine).unbind(1)))
-            if len(outs) == 1 and outs[0].dtype == torch.float32:
-                torch.bmm(p[:, 0], shared[:, 0], out=outs[0])
-            else:
-                _copy(p @ shared, outs)
-        for place, vector in zip(found.unit.vectors, found.means, strict=True):
+        whole = Factored.of(ctx.layout, self.rank, self.min_rate)
+        found = yield from self._rounds(whole, see(source, feedback, whole.matrices), ctx)
+        if feedback is not None:
+            found.seen.keep(found.bases, found.own)
+        found.seen.write(found.bases, found.shared, target)
+        for place, vector in zip(whole.vectors, found.means, strict=True):
             target.at(place.start, place.stop).copy_(vector)
             if feedback is not None:
                 feedback.out[:, place] = 0.0
         return nonfinite_flag(torch.cat([found.bases, found.shared, *found.means], 1))
 
-    def _rounds(self, x: Tensor, ctx: Context) -> Program[Rounds]:
-        whole = Factored.of(ctx.layout, self.rank, self.min_rate)
-        seen = [stack.of(x) for stack in whole.stacks]
-        bases, own, shared = x[:1, :0], x[:, :0], x[:1, :0]
-        names = [name for stack in whole.stacks for name in stack.names]
-        if seen:
-            shared = torch.cat([_start(n, s, ctx, x, self.warm) for n, s in zip(names, whole.right, strict=True)], 1)
-        beside = [x[:, place] for place in whole.vectors]  # travels with the first exchange
+    def _rounds(self, whole: Factored, seen: Seen, ctx: Context) -> Program[Rounds]:
+        left_shapes, right_shapes = whole.matrices.left, whole.matrices.right
+        none = seen.x[:1, :0]
+        factors = [_start(n, s, ctx, none, self.warm) for n, s in zip(whole.names, right_shapes, strict=True)]
+        bases, own, shared = none, seen.x[:, :0], torch.cat(factors, 1) if factors else none
         means: list[Tensor] = []
-        for _ in range(self.iterations if seen else 1):
-            right = whole.stacked(self.turned(shared, whole.right), whole.right) if seen else []
-            left = [m @ q.mT for m, q in zip(seen, right, strict=True)]
-            answer = yield from averaged([_joined(left, x), *beside], ctx)
-            means, beside = means + answer[1:], []
-            if seen:
-                bases = self.bases(answer[0], whole.left)
-                duals = whole.stacked(self.dual(bases, whole.left), whole.left)
-                own = _joined([p.mT @ m for m, p in zip(seen, duals, strict=True)], x)
+        for i in range(self.iterations if factors else 1):
+            left = seen.times(self.turned(shared, right_shapes) if factors else none)
+            beside = [seen.x[:, place] for place in whole.vectors] if i == 0 else []  # with the first exchange
+            answer = yield from averaged([left, *beside], ctx)
+            means = means + answer[1:]
+            if factors:
+                bases = self.bases(answer[0], left_shapes)
+                own = seen.transposed(self.dual(bases, left_shapes))
                 (shared,) = yield from averaged([own], ctx)
         if self.warm:
-            for name, factor in zip(names, pieces(shared, whole.right), strict=True):
-                ctx.state.put(FACTOR, name, factor[0].mT)
-        return Rounds(whole, bases, own, shared, means)
-
-
-def _copy(values: Tensor, places: Sequence[Tensor]) -> None:
-    """(rows, matrices, …) to where each matrix belongs."""
-    torch._foreach_copy_(list(places), list(values.unbind(1)))
-
-
-def _joined(found: Sequence[Tensor], like: Tensor) -> Tensor:
-    """(rows, …) of each, flat and one behind the other."""
-    return torch.cat([f.flatten(1) for f in found], 1) if found else like[:, :0]
+            for name, (rank, width), at in zip(whole.names, right_shapes, whole.starts, strict=True):
+                ctx.state.put(FACTOR, name, shared.as_strided((width, rank), (1, width), shared.storage_offset() + at))
+        return Rounds(seen, bases, own, shared, means)
 
 
 def _start(name: str, shape: tuple[int, int], ctx: Context, like: Tensor, warm: bool) -> Tensor:
@@ -220,10 +162,9 @@ def revived(right: Tensor, shapes: factors.Shapes) -> Tensor:
     A fixed dense one takes the place of each that is zero: from zero, no gradient would lead away.
     """
     scaled, largest = factors.unit(right, shapes)
-    zero = largest == 0
-    if zero.device.type == "cpu" and not bool(zero.any()):
+    if largest.device.type == "cpu" and float(largest.amin()) > 0:
         return scaled
-    return torch.where(spread(zero, shapes), _dense(shapes, right.device), scaled)
+    return torch.where(spread(largest == 0, shapes), _dense(shapes, right.device), scaled)
 
 
 @lru_cache(maxsize=256)

@@ -16,10 +16,24 @@ def one_pass(source: Window, feedback: Feedback | None = None) -> bool:
     return feedback is None or not isinstance(feedback.decay, torch.Tensor)
 
 
-def compensated(source: Window, feedback: Feedback) -> Tensor:
-    """`Feedback.compensated`, all spans in one call."""
-    if not one_pass(source, feedback):
-        return feedback.compensated(source)
+def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:
+    """`Window.read`, all spans in one call."""
+    if not _many(window) or dtype != torch.float32:
+        return window.read(dtype)
     from gradwire.kernels.window import cpu
 
-    return cpu.compensated(source, feedback)
+    return cpu.read(window)
+
+
+def write(window: Window, values: Tensor) -> None:
+    """`Window.write_`, all spans in one call."""
+    if not _many(window) or values.dtype != torch.float32:
+        window.write_(values)
+        return
+    from gradwire.kernels.window import cpu
+
+    cpu.write(window, values)
+
+
+def _many(window: Window) -> bool:
+    return len(window.spans) > 2 and window.buffer.dtype == torch.float32 and compiled(window.buffer)

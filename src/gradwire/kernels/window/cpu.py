@@ -7,9 +7,11 @@ buffer, for the span k that it falls into. Behind the last element there are zer
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
@@ -24,8 +26,13 @@ _NOTHING = np.empty(0, np.float32)
 
 def spans_of(window: Window) -> Spans:
     """The spans as arrays."""
+    return _arrays(window.spans)
+
+
+@lru_cache(maxsize=4096)
+def _arrays(spans: tuple[tuple[int, int], ...]) -> Spans:
     firsts, places, at = [], [], 0
-    for first, last in window.spans:
+    for first, last in spans:
         firsts.append(at)
         places.append(first)
         at += last - first
@@ -118,20 +125,16 @@ def store(tile: np.ndarray, factor: Any, x: np.ndarray, spans: Spans, position: 
         at, k = end, k + 1
 
 
-@jit
-def _compensated(x: np.ndarray, spans: Spans, memory: Memory, out: np.ndarray, first: int, last: int) -> None:
-    numel = spans[0][spans[0].size - 1]
-    for start in range(first * TILE, min(last * TILE, numel), TILE):
-        load(x, spans, memory, start, out[start : min(start + TILE, numel)])
+def read(window: Window) -> Tensor:
+    """The elements as one tensor."""
+    out, spans = torch.empty((window.rows, window.numel)), spans_of(window)
+    for row in range(window.rows):
+        load(window.buffer[row].numpy(), spans, memory_of(None, row)[0], 0, out[row].numpy())
+    return out
 
 
-def compensated(source: Window, feedback: Feedback) -> Tensor:
-    each_worker(
-        source,
-        feedback,
-        1,
-        source.numel,
-        TILE,
-        lambda row, *worker: lambda first, last: _compensated(*worker, first, last),
-    )
-    return feedback.out
+def write(window: Window, values: Tensor) -> None:
+    """Put `values`, (rows, numel) or (1, numel), where the elements lie."""
+    spans, all_rows = spans_of(window), values.expand(window.rows, -1).contiguous()
+    for row in range(window.rows):
+        store(all_rows[row].numpy(), np.float32(1), window.buffer[row].numpy(), spans, 0)
