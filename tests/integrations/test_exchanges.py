@@ -80,6 +80,32 @@ def test_small_sums_of_a_round_travel_together(pool: Pool, mixed: bool, started:
         assert messages == started
 
 
+def sum_up(rank: int, numel: int, in_ring: bool, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
+    """The sum over the ranks, and how often gloo's ring was used."""
+    driver, rings, all_reduce = ProcessGroupDriver(dist.group.WORLD), [], dist.all_reduce
+    numbers = (torch.arange(numel) % 7 + rank).to(dtype)
+
+    def program():
+        return (yield Sum(numbers[None], in_ring=in_ring))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", lambda *a, **k: (rings.append(a), all_reduce(*a, **k))[1])
+        return driver.run(program()), len(rings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("workers, numel", [(2, 50), (3, 1), (3, 50), (4, 8), (4, 4099), (3, SMALL)])
+def test_small_sums_go_by_shares_between_more_than_two(
+    pool: Pool, workers: int, numel: int, dtype: torch.dtype
+) -> None:
+    wanted = (workers * (torch.arange(numel) % 7) + sum(range(workers))).to(dtype)[None]
+    by_shares = workers > 2 and numel * dtype.itemsize <= SMALL
+    for in_ring in (False, True):
+        for total, rings in pool.run(workers, sum_up, numel, in_ring, dtype):
+            assert total.equal(wanted)
+            assert rings == (0 if by_shares and not in_ring else 1)
+
+
 def gather_rows(rank: int, width: int) -> torch.Tensor:
     def program():
         row = (torch.arange(width) * (rank + 1)).to(torch.uint8)

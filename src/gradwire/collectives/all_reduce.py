@@ -27,7 +27,7 @@ class AllReduce(Carrier):
     ) -> Program[Flag]:
         # multiplied, not divided: bit for bit what DDP does without a hook
         payload = codec.encode_part(source, feedback, 1.0 / ctx.workers, ctx.rng)
-        total = yield Sum(payload.data)
+        total = yield Sum(payload.data, in_ring=True)
         return codec.decode_to(Payload(total), target, target.numel, ctx.rng.of((0,), (0,)))
 
     def refusal(self, codec: Codec) -> str | None:

@@ -4,7 +4,8 @@
 `gradwire.integrations.ddp`) so that the backward pass goes on meanwhile. All exchanges of a round are started before
 the first is waited for.
 
-On gloo, rows for single peers go in pairs: in turn s every worker sends to the one s places on and receives from the
+On gloo, small sums go by shares: its ring takes 2(n - 1) messages after each other, which is what they cost. Rows for
+single peers go in pairs: in turn s every worker sends to the one s places on and receives from the
 one s places back, so that no link has two senders. Gloo's own all-to-all starts everything at once, and loses time to
 the queues and to control messages that wait in them. Its all-gather is a ring; between two workers, who send both
 ways over one connection then, large rows take a quarter less in pairs (results/gather_neoverse-n1_2026-11-15.jsonl).
@@ -48,6 +49,10 @@ LARGE_ROW = 1 << 19  # bytes: below, gloo's own all-gather is quicker between tw
 
 # torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def _is_small_sum(exchange: Exchange) -> bool:
+    return isinstance(exchange, Sum) and exchange.payload_bytes <= SMALL and not exchange.in_ring
 
 
 @dataclass
@@ -102,7 +107,7 @@ class ProcessGroupDriver:
         """Start the exchanges of a round; small sums of one kind travel together, in one message for all."""
         for exchange in batch:
             self.meter.count(exchange, self.workers, self.rank)
-        small = [i for i, e in enumerate(batch) if isinstance(e, Sum) and e.payload_bytes <= SMALL]
+        small = [i for i, e in enumerate(batch) if _is_small_sum(e)]
         sums = [e.tensor for i in small if isinstance(e := batch[i], Sum)]
         if len({(batch[i].team, t.dtype) for i, t in zip(small, sums, strict=True)}) != 1 or len(sums) < 2:
             return [self._start(e) for e in batch]
@@ -224,9 +229,27 @@ class _Peers:
 
     def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
         tensor = exchange.tensor.contiguous()
+        if self._pairs and self.workers > 2 and _is_small_sum(exchange) and tensor.device.type == "cpu":
+            return self._sum_by_shares(tensor)
         op = dist.ReduceOp.MAX if isinstance(exchange, Max) else dist.ReduceOp.SUM
         wait = self._async(tensor, lambda: dist.all_reduce(tensor, op=op, group=self.group, async_op=True))
         return lambda: wait(tensor)
+
+    def _sum_by_shares(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Each worker adds up a share of the sum and gives it to all: two messages after each other, not 2(n - 1)."""
+        n, numel = self.workers, tensor.numel()
+        send = F.pad(tensor.view(-1), (0, -numel % n))
+        receive = torch.empty_like(send)
+        work = dist.all_to_all_single(receive, send, group=self.group, async_op=True)
+
+        def wait(_kept_alive: Tensor = send) -> Tensor:
+            work.wait()
+            shares = receive.view(n, -1).sum(0, keepdim=True, dtype=send.dtype).expand(n, -1).contiguous()
+            total = torch.empty_like(receive)
+            dist.all_to_all_single(total, shares.view(-1), group=self.group)
+            return total[:numel].view(tensor.shape)
+
+        return wait
 
     def _async(self, result: Tensor, start: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
         """Start a collective unless there is nothing to send; what it reads is kept alive until it is done."""

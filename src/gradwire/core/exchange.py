@@ -88,6 +88,7 @@ class Reduction:
     """Elementwise over the workers. Use `Sum` or `Max`."""
 
     tensor: Tensor
+    in_ring: bool = field(default=False, kw_only=True)
     team: Team | None = field(default=None, kw_only=True)
 
     @property
@@ -96,7 +97,7 @@ class Reduction:
         return self.tensor[0].numel() * self.tensor.element_size()
 
     def sent_bytes(self, workers: int, rank: int) -> int:
-        """Bytes that leave a worker, in a ring.
+        """Bytes that leave a worker, in a ring or by shares.
 
         Args:
             workers: how many there are.
@@ -110,6 +111,7 @@ class Sum(Reduction):
 
     Args:
         tensor: a row for each worker of this process.
+        in_ring: as DDP adds up its buckets, so that sums round alike; else a small one may go another way.
         team: the workers among whom it happens; None: all.
 
     Example:
@@ -127,6 +129,7 @@ class Max(Reduction):
 
     Args:
         tensor: a row for each worker of this process.
+        in_ring: of no account, as maxima do not round.
         team: the workers among whom it happens; None: all.
 
     Example:
