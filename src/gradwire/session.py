@@ -28,11 +28,11 @@ from torch import Tensor
 from gradwire import checkpoint
 from gradwire.adaptive import Settings
 from gradwire.collectives import local
-from gradwire.collectives.c10d import Clock
+from gradwire.collectives.c10d import Clock, ProcessGroupDriver
 from gradwire.collectives.channel import check_agreement, lanes_over
 from gradwire.collectives.meter import Meter
 from gradwire.core.errors import ExchangeFailed
-from gradwire.core.exchange import Program
+from gradwire.core.exchange import Program, side_by_side
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
@@ -41,6 +41,17 @@ from gradwire.sharded import reduce_scatter
 from gradwire.unit import UnitResult
 
 R = TypeVar("R")
+TINY = 1 << 18  # bytes of a unit that waits for the next one, to travel with it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Handed:
+    """A unit that was handed in."""
+
+    program: Program[UnitResult]
+    out: Tensor
+    then: Callable[[Tensor], None]
+    future: Future[Tensor]
 
 
 class Session:
@@ -71,8 +82,9 @@ class Session:
     ) -> None:
         self.engine, self.group, self.device = engine, group, device
         self.steps = 0  # committed since this was made; the engine's count goes on from a restored one
-        self._units = 0  # handed in, in this step
-        self._results: dict[int, UnitResult] = {}  # by unit, of this step
+        self._held: list[Handed] = []  # tiny units that wait for the next one
+        self._launched = 0  # units, or tiny ones with another, in this step
+        self._results: dict[int, list[UnitResult]] = {}  # by their number, of this step
         self.alone = engine.workers == 1
         if self.alone:
             return
@@ -98,7 +110,12 @@ class Session:
             self.engine.begin_step(loss_scale, learning_rate)
 
     def reduce(
-        self, x: Tensor, layout: Layout, out: Tensor | None = None, then: Callable[[Tensor], None] = lambda out: None
+        self,
+        x: Tensor,
+        layout: Layout,
+        out: Tensor | None = None,
+        then: Callable[[Tensor], None] = lambda out: None,
+        more: bool = False,
     ) -> Future[Tensor]:
         """Hand in a unit, to be reduced to its mean over the ranks. All ranks must do so in the same order.
 
@@ -107,12 +124,13 @@ class Session:
             layout: which parameter lies where in it.
             out: where the mean is written; it may be `x` itself. None: a new tensor. It is the future's result.
             then: called with the mean on the lane's thread, before the future is done.
+            more: another unit follows in this step. A tiny one waits for it, and their messages travel together.
         """
         target = torch.empty_like(x) if out is None else out
         self.engine.announce(layout)
         scratch = target.data_ptr() == x.data_ptr()
         program = self.engine.reduce(x[None], layout, target[None], scratch=scratch)
-        return self._submit(program, target, then)
+        return self._submit(program, target, then, more)
 
     def reduce_scatter(self, x: Tensor, layout: Layout, out: Tensor) -> Future[Tensor]:
         """Hand in a unit, of whose mean each rank gets one shard.
@@ -124,28 +142,34 @@ class Session:
         """
         return self._submit(reduce_scatter(self.engine, x[None], layout, out[None]), out, lambda out: None)
 
-    def _submit(self, program: Program[UnitResult], out: Tensor, then: Callable[[Tensor], None]) -> Future[Tensor]:
-        future: Future[Tensor] = Future()
-        lane = self._lanes[self._units % len(self._lanes)]
-        lane.executor.submit(partial(self._run_unit, self._units, program, out, then, future))
-        self._units += 1
-        return future
+    def _submit(
+        self, program: Program[UnitResult], out: Tensor, then: Callable[[Tensor], None], more: bool = False
+    ) -> Future[Tensor]:
+        handed = Handed(program, out, then, Future())
+        self._held.append(handed)
+        # the teams of one rank differ from those of another: only exchanges among all come in one order everywhere
+        if not more or out.nbytes > TINY or self.engine.teams:
+            self._launch()
+        return handed.future
 
-    def _run_unit(
-        self,
-        unit: int,
-        program: Program[UnitResult],
-        out: Tensor,
-        then: Callable[[Tensor], None],
-        future: Future[Tensor],
-    ) -> None:
+    def _launch(self) -> None:
+        """Start what was handed in: a unit, and the tiny ones before it."""
+        index = self._launched % len(self._lanes)
+        job = partial(self._reduce, self._launched, self._drivers[index], self._held)
+        self._lanes[index].executor.submit(job)
+        self._held, self._launched = [], self._launched + 1
+
+    def _reduce(self, number: int, driver: ProcessGroupDriver, units: Sequence[Handed]) -> None:
         try:
-            self._results[unit] = self._drivers[unit % len(self._drivers)].run(program)
-            then(out)
+            self._results[number] = driver.run(side_by_side([unit.program for unit in units]))
+            for unit in units:
+                unit.then(unit.out)
         except BaseException as problem:
-            future.set_exception(problem)
+            for unit in units:
+                unit.future.set_exception(problem)
             raise
-        future.set_result(out)
+        for unit in units:
+            unit.future.set_result(unit.out)
 
     def commit(self, then: Callable[[], None] = lambda: None) -> None:
         """Say that all units of the step are handed in. The memories are then written, if all results are finite.
@@ -153,13 +177,15 @@ class Session:
         Args:
             then: called after that, on the first lane's thread.
         """
-        self._units = 0
+        if self._held:
+            self._launch()
+        self._launched = 0
         self._lanes[0].executor.submit(partial(self._commit, then))
 
     def _commit(self, then: Callable[[], None]) -> None:
         for lane in self._lanes[1:]:
             lane.executor.wait()
-        self.engine.finish_step([result for _, result in sorted(self._results.items())])
+        self.engine.finish_step([result for _, results in sorted(self._results.items()) for result in results])
         self._results = {}
         self.steps += 1
         then()
@@ -171,7 +197,7 @@ class Session:
             if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
                 break
         if self._errors:
-            self._results = {}
+            self._held, self._results = [], {}
         self.raise_error()
 
     def raise_error(self) -> None:

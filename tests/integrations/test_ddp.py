@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -72,14 +72,17 @@ def test_none_trains_bit_identically_to_plain_ddp(pool: Pool, dtype: torch.dtype
 # ---------------------------------------------------------------- against virtual workers
 
 
-def reduce_given(rank: int, codec: str | Codec, memory: str, strategy: str, mode: str) -> list[tuple]:
+def reduce_given(
+    rank: int, codec: str | Codec, memory: str, strategy: str, mode: str, tiny: int = 0
+) -> list[tuple[Any, ...]]:
     """Of each step: DDP's buckets, the units of compression, the reduced gradients, and what is owed."""
-    model = wrap()
-    handle = gradwire.attach(model, codec, memory=memory, strategy=strategy, mode=mode, seed=7)
-    out = []
-    for step in range(STEPS):
-        result = reduced(model, gradients(SHAPES, rank, step))
-        out.append((buckets(model), handle.state_dict()["plan"], result, owed(handle, SHAPES)))
+    model, out = wrap(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradwire.session.TINY", tiny)  # bytes; units of more travel each for itself, in lanes
+        handle = gradwire.attach(model, codec, memory=memory, strategy=strategy, mode=mode, seed=7)
+        for step in range(STEPS):
+            result = reduced(model, gradients(SHAPES, rank, step))
+            out.append((buckets(model), handle.state_dict()["plan"], result, owed(handle, SHAPES)))
     return out
 
 
@@ -108,6 +111,18 @@ def test_ranks_match_virtual_workers(pool: Pool, codec: str, memory: str, strate
     by_bucket = mode == "overlap" or codec == "none"
     exact = strategy not in ("all_reduce", "auto")  # the library does the summing, not the backend
     compare(ranks, codec, memory, strategy, by_bucket, None if exact else ROUNDING.get(codec, SUMMED))
+
+
+@pytest.mark.parametrize("codec", SAMPLE)
+def test_tiny_units_that_travel_together_have_the_same_results(pool: Pool, codec: str) -> None:
+    apart, joined = (pool.run(3, reduce_given, codec, "default", "auto", "overlap", tiny) for tiny in (0, 1 << 20))
+    assert len(joined[0][-1][1]) >= 3
+    for one, other in zip(apart, joined, strict=True):
+        for (_, _, results, memories), (_, _, others, kept) in zip(one, other, strict=True):
+            for name in SHAPES:
+                assert close(results[name], others[name], SUMMED)
+                assert (memories[name] is None) == (kept[name] is None)
+                assert memories[name] is None or close(memories[name], kept[name], SUMMED)
 
 
 def compare(

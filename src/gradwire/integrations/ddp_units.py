@@ -79,9 +79,10 @@ class Units:
         self._where |= {n: (arrived, piece) for n, piece in zip(layout.names, layout.split(buffer), strict=True)}
         if self._restored is not None and bucket.index() == 0:
             self._outgrow(layout.names)
-        for unit in self._ready(bucket.is_last()):
+        ready = self._ready(bucket.is_last())
+        for i, unit in enumerate(ready):
             self._launched.append(unit)
-            self._reduce(unit)
+            self._reduce(unit, more=i + 1 < len(ready) or not bucket.is_last())
         if bucket.is_last():
             self.session.commit(partial(_finish, self._buckets))
         return arrived.future
@@ -115,16 +116,16 @@ class Units:
                 groups.setdefault(self._where[name][1].dtype, []).append(name)
         return [tuple(names) for names in groups.values()]
 
-    def _reduce(self, unit: tuple[str, ...]) -> None:
+    def _reduce(self, unit: tuple[str, ...], more: bool) -> None:
         """Hand a unit to the session: a bucket where it lies, or tensors of several joined and put back."""
         home = self._where[unit[0]][0]
         if home.layout.names == unit:
-            self.session.reduce(home.buffer, home.layout, home.buffer)
+            self.session.reduce(home.buffer, home.layout, home.buffer, more=more)
             return
         layout = Layout.of((n, self._shapes[n]) for n in unit)
         places = [self._where[n][1] for n in unit]
         x = torch.cat(places)
-        self.session.reduce(x, layout, x, lambda out: torch._foreach_copy_(places, list(layout.split(out))))
+        self.session.reduce(x, layout, x, lambda out: torch._foreach_copy_(places, list(layout.split(out))), more)
 
 
 def _finish(buckets: list[Bucket]) -> None:
