@@ -8,7 +8,8 @@ import json
 import math
 import pickle
 import warnings
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ from gradwire.adaptive import (
     State,
     Warmup,
 )
-from gradwire.adaptive.values import FrozenMapping, frozen, plain
+from gradwire.adaptive.values import ALL, Choice, Choices, FrozenMapping, frozen, plain
 from gradwire.core.errors import ConfigError
 
 PARAMETERS = ("a", "b")
@@ -175,3 +176,33 @@ def test_frozen_data_is_what_it_was_made_of():
 def test_only_plain_data_is_remembered(odd):
     with pytest.raises(ConfigError, match=r"adaptive: a controller remembers plain data only .*, got "):
         frozen(odd)
+
+
+@dataclass(frozen=True)
+class Straying(Controller):
+    """Chooses a level that it does not have."""
+
+    name: ClassVar[str] = "straying"
+    watches: ClassVar[bool] = False
+
+    @property
+    def levels(self):
+        return "none", "topk"
+
+    def first_choices(self):
+        return Choices({ALL: Choice("none", "the first epoch")})
+
+    def next_choices(self, state, seen):
+        return Choices({ALL: Choice("qsgd", "a slip")})
+
+
+def test_a_level_that_a_controller_does_not_have_is_named():
+    run = ControllerRun(Straying())
+    run.start(["weight"])
+    with pytest.raises(ConfigError) as caught:
+        run.end_epoch(Observation(epoch=0, learning_rate=0.1, next_learning_rate=0.1))
+    assert str(caught.value) == (
+        "straying: decided on the level 'qsgd' for 'weight', which is none of its levels: none, topk. Name in `levels` "
+        "all that it may choose."
+    )
+    assert run.settings.levels == {"weight": "none"}

@@ -68,6 +68,12 @@ class ControllerRun:
         return self._follow(*self.controller.decide(self.state, seen))
 
     def _follow(self, state: State, decision: Decision) -> Settings:
+        for parameter, level in decision.settings.levels.items():
+            if level not in self.controller.levels:
+                raise ConfigError(
+                    f"{self.controller.name}: decided on the level {level!r} for {parameter!r}, which is none of its "
+                    f"levels: {', '.join(self.controller.levels)}. Name in `levels` all that it may choose."
+                )
         if decision.warning:
             warnings.warn(decision.warning, stacklevel=3)
         self._state = state

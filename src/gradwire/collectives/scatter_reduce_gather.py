@@ -13,7 +13,8 @@ Wire: 2 (n-1)/n of a payload for any n, where all-gather sends n-1 payloads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
@@ -37,16 +38,15 @@ class ScatterReduceGather(Carrier):
     name: ClassVar[str] = "scatter_reduce_gather"
     down: str | None = None
     owner_memory: bool | None = None
-    _down: Codec | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.down is None:
-            return
-        codec = codecs.build(self.down)
-        problem = self.refusal(codec)
-        if problem:
-            raise Incompatible(f"scatter_reduce_gather: {codec.name} cannot serve as `down`: {problem}")
-        object.__setattr__(self, "_down", codec)
+        problem = None if self._down is None else self.refusal(self._down)
+        if self._down is not None and problem:
+            raise Incompatible(f"scatter_reduce_gather: {self._down.name} cannot serve as `down`: {problem}")
+
+    @cached_property
+    def _down(self) -> Codec | None:
+        return None if self.down is None else codecs.build(self.down)
 
     def reduce(
         self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
