@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from gradwire.core.baselines import BASELINES, CODEC_OF, DDP, HALF, NOTHING, PLAIN, POWERSGD, WIN
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_bytes, format_rate, transfer_seconds
 
+SESSIONS = "step_*_session-*.jsonl"  # of one sweep, one file each
 CLOSE = 1.03  # times the baseline's step: no slower, to the eye
 
 INTRO = f"""
@@ -23,10 +25,16 @@ numbers are not: GPUs, which compute and encode far faster, and whose links are 
 def page(root: Path, source: Callable[[Path, Record], str]) -> str:
     """The whole page; `source` writes where numbers come from."""
     text = "# Slow links: when does compression pay?\n" + INTRO
-    for path in sorted((root / "results").glob("step_*.jsonl")):
+    several = sorted((root / "results").glob(SESSIONS))
+    for path in sorted(set((root / "results").glob("step_*.jsonl")) - set(several)):
         records = load(path)
         text += f"\n## Training steps, {records[-1].environment['cpu']}\n\n{_sources(path, records, source)}"
         text += steps(records)
+    if several:
+        each = [load(path) for path in several]
+        text += f"\n## Training steps, {len(each)} sessions, {each[0][-1].environment['cpu']}\n\n"
+        text += "\n".join(_sources(path, records, source) for path, records in zip(several, each, strict=True))
+        text += sessions(each) + steps(each[-1])
     for path in sorted((root / "results").glob("collective_*.jsonl")):
         records = load(path)
         text += f"\n## One gradient, {records[-1].environment['cpu']}\n\n{_sources(path, records, source)}"
@@ -98,34 +106,71 @@ def _density(records: Sequence[Record]) -> str:
     return text
 
 
-def _wins(records: Sequence[Record]) -> str:
+class Counts(NamedTuple):
+    """What was won in one session."""
+
+    settings: int  # set-ups times codecs
+    won: int  # that beat FP16
+    over_plain: int  # that beat FP32
+    set_ups: int
+    set_ups_won: int  # by at least one codec
+    hooks: int  # set-ups with torch's PowerSGD hook
+    hook_won: int  # that beat FP16
+    hook_ahead: int  # that beat our powersgd
+    hook_ahead_of_all: int  # that beat every codec of ours
+
+
+def _counts(records: Sequence[Record]) -> Counts:
     ours = _ours(records)
-    ratios = {(r.time, r.what["configuration"]): _against(r, records) for r in ours}
-    over_plain = sum(_against(r, records, PLAIN) >= WIN for r in ours)
+    ratios = {(_set_up(r), r.what["configuration"]): _against(r, records) for r in ours}
     won = [key for key, ratio in ratios.items() if ratio >= WIN]
-    set_ups = {time for time, _ in ratios}
     power = [r for r in records if r.what["configuration"] == POWERSGD]
-    power_wins = sum(_against(r, records) >= WIN for r in power)
     low = [r for r in ours if r.what["configuration"].startswith("powersgd")]
-    ahead_of_ours = sum(_against(r, records, POWERSGD) < 1 for r in low)
-    ahead_of_all = sum(
-        all(_against(o, records, POWERSGD) < 1 for o in ours if o.time == r.time and o.what["model"] == r.what["model"])
-        for r in power
+    behind = [all(_against(o, records, POWERSGD) < 1 for o in ours if _set_up(o) == _set_up(r)) for r in power]
+    return Counts(
+        settings=len(ratios),
+        won=len(won),
+        over_plain=sum(_against(r, records, PLAIN) >= WIN for r in ours),
+        set_ups=len({set_up for set_up, _ in ratios}),
+        set_ups_won=len({set_up for set_up, _ in won}),
+        hooks=len(power),
+        hook_won=sum(_against(r, records) >= WIN for r in power),
+        hook_ahead=sum(_against(r, records, POWERSGD) < 1 for r in low),
+        hook_ahead_of_all=sum(behind),
     )
+
+
+def _set_up(record: Record) -> tuple[object, ...]:
+    return tuple(record.what[name] for name in ("model", "hosts", "bits_per_second"))
+
+
+def _wins(records: Sequence[Record]) -> str:
+    counts = _counts(records)
     return (
-        f"\n### Wins\n\nOver {len(set_ups)} set-ups (model, hosts, rate) and "
-        f"{len(_values(ours, 'configuration'))} codecs: **{len(won)} of {len(ratios)}** beat FP16 DDP by more than "
-        f"{WIN - 1:.0%}, {over_plain} beat FP32 DDP by as much; in {len({t for t, _ in won})} of {len(set_ups)} "
-        "set-ups at least one codec beats FP16. Torch's own PowerSGD hook, in one bucket, beats FP16 in "
-        f"{power_wins} of {len(power)}, our powersgd in {ahead_of_ours}, and every codec of ours in {ahead_of_all}.\n"
+        f"\n### Wins\n\nOver {counts.set_ups} set-ups (model, hosts, rate) and "
+        f"{len(_values(_ours(records), 'configuration'))} codecs: **{counts.won} of {counts.settings}** beat FP16 DDP "
+        f"by more than {WIN - 1:.0%}, {counts.over_plain} beat FP32 DDP by as much; in {counts.set_ups_won} of "
+        f"{counts.set_ups} set-ups at least one codec beats FP16. Torch's own PowerSGD hook, in one bucket, beats FP16 "
+        f"in {counts.hook_won} of {counts.hooks}, our powersgd in {counts.hook_ahead}, and every codec of ours in "
+        f"{counts.hook_ahead_of_all}.\n"
     )
+
+
+SAME = {**CODEC_OF, POWERSGD: "powersgd(rank=4)"}  # a method of torch's own, and ours
+
+
+def _beside(records: Sequence[Record], baseline: str) -> dict[tuple[object, ...], float]:
+    """Our step over that of the same method of torch's own, by set-up."""
+    return {
+        _set_up(r): 1 / _against(r, records, baseline) for r in records if r.what["configuration"] == SAME[baseline]
+    }
 
 
 def _overhead(records: Sequence[Record]) -> str:
     """What gradwire itself costs: the same method through it and through torch alone."""
     lines = []
-    for baseline, codec in {**CODEC_OF, POWERSGD: "powersgd(rank=4)"}.items():
-        ratios = sorted(1 / _against(r, records, baseline) for r in records if r.what["configuration"] == codec)
+    for baseline, codec in SAME.items():
+        ratios = sorted(_beside(records, baseline).values())
         if ratios:
             close = sum(r <= CLOSE for r in ratios)
             lines.append(
@@ -142,6 +187,42 @@ def _overhead(records: Sequence[Record]) -> str:
         + head
         + "".join(lines)
     )
+
+
+def sessions(each: Sequence[Sequence[Record]]) -> str:
+    """The same sweep measured several times: what all sessions agree on."""
+    counts = [_counts(records) for records in each]
+    rows = {
+        f"codecs and set-ups that beat FP16 DDP by more than {WIN - 1:.0%}": [(c.won, c.settings) for c in counts],
+        "set-ups in which a codec does": [(c.set_ups_won, c.set_ups) for c in counts],
+        "set-ups in which torch's PowerSGD hook beats our powersgd": [(c.hook_ahead, c.hooks) for c in counts],
+        "set-ups in which it beats every codec of ours": [(c.hook_ahead_of_all, c.hooks) for c in counts],
+    }
+    text = f"\n| | {' | '.join(f'session {i + 1}' for i in range(len(each)))} |\n|---|{'---|' * len(each)}\n"
+    for what, found in rows.items():
+        text += f"| {what} | {' | '.join(f'{n} of {total}' for n, total in found)} |\n"
+    text += (
+        "\nThe same method through gradwire and through torch alone: our step over torch's. A set-up's ratio is the "
+        "median of the sessions, and its interval goes from the smallest to the largest of them.\n\n"
+        f"| through gradwire | beside | median over the set-ups | set-ups at most {CLOSE:.2f} | interval below "
+        f"{CLOSE:.2f} | interval above |\n|---|---|---|---|---|---|\n"
+    )
+    for baseline, codec in SAME.items():
+        ratios = [_beside(records, baseline) for records in each]
+        found = [sorted(r[set_up] for r in ratios) for set_up in ratios[0]]
+        middle = sorted(f[len(f) // 2] for f in found)
+        cells = (
+            f"`{codec}`",
+            baseline,
+            f"{middle[len(middle) // 2]:.3f}",
+            *(
+                f"{sum(hits)} of {len(found)}"
+                for hits in ([m <= CLOSE for m in middle], [f[-1] <= CLOSE for f in found])
+            ),
+            f"{sum(f[0] > CLOSE for f in found)} of {len(found)}",
+        )
+        text += f"| {' | '.join(cells)} |\n"
+    return text
 
 
 def _best(records: Sequence[Record]) -> str:
