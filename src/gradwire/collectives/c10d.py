@@ -5,10 +5,10 @@
 the first is waited for.
 
 On gloo, small sums go by shares: its ring takes 2(n - 1) messages after each other, which is what they cost. Rows for
-single peers go in pairs: in turn s every worker sends to the one s places on and receives from the
-one s places back, so that no link has two senders. Gloo's own all-to-all starts everything at once, and loses time to
-the queues and to control messages that wait in them. Its all-gather is a ring; between two workers, who send both
-ways over one connection then, large rows take a quarter less in pairs (results/gather_neoverse-n1_2026-11-15.jsonl).
+single peers go in pairs: in turn s every worker sends to the one s places on and receives from the one s places back,
+so that no link has two senders. Gloo's own all-to-all starts everything at once, and with large rows loses time to the
+queues and to control messages that wait in them. Its all-gather is a ring; between two workers, who send both ways over
+one connection then, large rows take a quarter less in pairs (results/gather_neoverse-n1_2026-11-15.jsonl).
 """
 
 from __future__ import annotations
@@ -229,7 +229,8 @@ class _Peers:
 
     def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
         tensor = exchange.tensor.contiguous()
-        if self._pairs and self.workers > 2 and _is_small_sum(exchange) and tensor.device.type == "cpu":
+        on_gloo = self._pairs and tensor.device.type == "cpu"
+        if on_gloo and self.workers > 2 and tensor.numel() and _is_small_sum(exchange):
             return self._sum_by_shares(tensor)
         op = dist.ReduceOp.MAX if isinstance(exchange, Max) else dist.ReduceOp.SUM
         wait = self._async(tensor, lambda: dist.all_reduce(tensor, op=op, group=self.group, async_op=True))
