@@ -34,7 +34,7 @@ def page(root: Path, source: Callable[[Path, Record], str]) -> str:
         each = [load(path) for path in several]
         text += f"\n## Training steps, {len(each)} sessions, {each[0][-1].environment['cpu']}\n\n"
         text += "\n".join(_sources(path, records, source) for path, records in zip(several, each, strict=True))
-        text += sessions(each) + "\nThe last session in detail:\n" + steps(each[-1])
+        text += sessions([_usual(records) for records in each]) + "\nThe last session in detail:\n" + steps(each[-1])
     for path in sorted((root / "results").glob("collective_*.jsonl")):
         records = load(path)
         text += f"\n## One gradient, {records[-1].environment['cpu']}\n\n{_sources(path, records, source)}"
