@@ -61,7 +61,6 @@ class Factored:
 class Rounds:
     """What both rounds found: the bases P, and Qᵀ of each worker here and of all, flat; and the vectors' means."""
 
-    seen: Seen
     bases: Tensor
     own: Tensor
     shared: Tensor
@@ -100,12 +99,13 @@ class AlternatingCodec(Codec):
         if ctx.rng.step < self.start:
             return (yield from uncompressed(x, ctx))
         whole = Factored.of(ctx.layout, self.rank, self.min_rate)
-        found = yield from self._rounds(whole, see(Window.whole(x), None, whole.matrices), ctx)
+        seen = see(Window.whole(x), None, whole.matrices)
+        found = yield from self._rounds(whole, seen, ctx)
         mean = x.new_empty((1, x.shape[1]))
         own = torch.empty_like(x) if ctx.wants_own else None
-        found.seen.write(found.bases, found.shared, Window.whole(mean))
+        seen.write(found.bases, found.shared, Window.whole(mean))
         if own is not None:
-            found.seen.write(found.bases, found.own, Window.whole(own))
+            seen.write(found.bases, found.own, Window.whole(own))
         for place, vector in zip(whole.vectors, found.means, strict=True):
             mean[:, place] = vector
             if own is not None:
@@ -115,10 +115,11 @@ class AlternatingCodec(Codec):
     def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         """`reduce` in place: the own part is taken off the error, and the mean written, by the products themselves."""
         whole = Factored.of(ctx.layout, self.rank, self.min_rate)
-        found = yield from self._rounds(whole, see(source, feedback, whole.matrices), ctx)
+        seen = see(source, feedback, whole.matrices)
+        found = yield from self._rounds(whole, seen, ctx)
         if feedback is not None:
-            found.seen.keep(found.bases, found.own)
-        found.seen.write(found.bases, found.shared, target)
+            seen.keep(found.bases, found.own)
+        seen.write(found.bases, found.shared, target)
         for place, vector in zip(whole.vectors, found.means, strict=True):
             target.at(place.start, place.stop).copy_(vector)
             if feedback is not None:
@@ -143,7 +144,7 @@ class AlternatingCodec(Codec):
         if self.warm:
             for name, (rank, width), at in zip(whole.names, right_shapes, whole.starts, strict=True):
                 ctx.state.put(FACTOR, name, shared.as_strided((width, rank), (1, width), shared.storage_offset() + at))
-        return Rounds(seen, bases, own, shared, means)
+        return Rounds(bases, own, shared, means)
 
 
 def _start(name: str, shape: tuple[int, int], ctx: Context, like: Tensor, warm: bool) -> Tensor:

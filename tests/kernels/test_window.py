@@ -1,0 +1,41 @@
+"""Spans of a buffer read and written in one call: what `Window` itself does, span by span."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.core.window import Window
+from gradwire.kernels.window import cpu, read, write
+
+SPANS = ((1, 4), (6, 7), (9, 9), (12, 20))
+
+
+def buffer(rows):
+    return torch.arange(rows * 24.0).view(rows, 24)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_reading_is_that_of_the_window(rows):
+    window = Window(buffer(rows), SPANS)
+    assert torch.equal(cpu.read(window), window.read())
+    assert torch.equal(read(window), window.read())
+    assert torch.equal(read(window, torch.bfloat16), window.read(torch.bfloat16))
+
+
+@pytest.mark.parametrize("rows, given", [(1, 1), (3, 3), (3, 1)])
+@pytest.mark.parametrize("function", [cpu.write, write])
+def test_writing_is_that_of_the_window_and_leaves_the_rest(function, rows, given):
+    values = -torch.arange(1.0, given * 12 + 1).view(given, 12)
+    wanted, found = Window(buffer(rows), SPANS), Window(buffer(rows), SPANS)
+    wanted.write_(values)
+    function(found, values)
+    assert torch.equal(found.buffer, wanted.buffer)
+    assert not torch.equal(found.buffer, buffer(rows))
+
+
+def test_other_dtypes_are_left_to_the_window():
+    window = Window(buffer(1).to(torch.bfloat16), SPANS)
+    write(window, torch.zeros(1, 12))
+    assert (window.read() == 0).all()
+    assert read(window, torch.bfloat16).dtype == torch.bfloat16
