@@ -55,6 +55,16 @@ def _is_small_sum(exchange: Exchange) -> bool:
     return isinstance(exchange, Sum) and exchange.payload_bytes <= SMALL and not exchange.in_ring
 
 
+def _answers(batch: Sequence[Exchange], waits: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Wait for all exchanges of a round, for gloo's collectives first.
+
+    When a peer dies, a collective fails and forgets its buffers. What others still send into them is never read, and
+    all that they send later waits behind it: an exchange in pairs would end at the time-out only.
+    """
+    answers = {i: waits[i]() for i in sorted(range(len(batch)), key=lambda i: isinstance(batch[i], (Scatter, Route)))}
+    return [answers[i] for i in range(len(batch))]
+
+
 @dataclass
 class Clock:
     """Seconds on the host clock: before the first exchange over the network, waiting, and after its answer."""
@@ -91,8 +101,7 @@ class ProcessGroupDriver:
             sent = time.perf_counter()
             self._spent(encoding, sent - start)
             batch = as_batch(request)
-            waits = self._start_all(batch)
-            answer = as_answer(request, [wait() for wait in waits])
+            answer = as_answer(request, _answers(batch, self._start_all(batch)))
             encoding = encoding and all(e.team is not None and e.team.inside for e in batch)
             start = time.perf_counter()
             self.clock.communicate += start - sent
