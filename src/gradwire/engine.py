@@ -144,7 +144,7 @@ class Engine(SetUp):
                 self.memory,
                 self.context(layout, index, writes, fitted.codec, Window(x.buffer, where)),
                 Window(x.buffer, where, x.scratch),
-                Window(out, where),
+                Window(out, where, checked=self.keeps_anything),
             )
             for fitted, layout, where in unit.parts
         ]

@@ -64,6 +64,7 @@ class SetUp:
         self.strategy = self.placement.strategy
         self._fitted = {c.spec: FittedCodec.of(c, self.memory, self.placement.carrier) for c in choices}
         self.lossless = all(c.traits.lossless for c in choices)
+        self.keeps_anything = self.memory.has_state or not self.lossless  # that a bad step could spoil
         # casts lose nothing by taking vectors, too: one message less
         self._takes_all = tensors == "all" or all(
             c.traits.elementwise and c.traits.combine is Combine.SUM for c in choices

@@ -27,6 +27,7 @@ class Window:
         buffer: (rows, total), a row for each worker of this process.
         spans: which columns, in order.
         scratch: the buffer may be overwritten.
+        checked: whoever writes a mean here has to say whether it is finite.
 
     >>> seen = Window(torch.arange(6.0)[None], ((0, 2), (4, 6)))
     >>> seen.read()
@@ -36,6 +37,7 @@ class Window:
     buffer: Tensor
     spans: Spans
     scratch: bool = False
+    checked: bool = True
 
     @classmethod
     def whole(cls, buffer: Tensor, *, scratch: bool = False) -> Window:
