@@ -1,4 +1,4 @@
-"""Rows for single peers: in pairs, as on gloo, and by the all-to-all that other backends get, with the same results."""
+"""The ways an exchange can go on gloo, in pairs or in a bundle, and on other backends: with the same results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 from ranks import Pool
 
-from gradwire.collectives.c10d import LARGE_ROW, SMALL, ProcessGroupDriver
+from gradwire.collectives import bundle
+from gradwire.collectives.bundle import SMALL
+from gradwire.collectives.c10d import LARGE_ROW, ProcessGroupDriver
 from gradwire.core.exchange import Gather, Payload, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
@@ -16,15 +18,18 @@ pytestmark = pytest.mark.dist
 LAYOUT = Layout.of([("w", (41, 53))])
 
 
-def both_ways(rank: int, codec: str, strategy: str) -> list[torch.Tensor]:
+def all_ways(rank: int, codec: str, strategy: str) -> list[torch.Tensor]:
+    """The mean as gloo's small exchanges bring it, as its large ones do, and as other backends do."""
     results = []
-    for in_pairs in (True, False):
+    for small, on_gloo in ((SMALL, True), (0, True), (SMALL, False)):
         driver = ProcessGroupDriver(dist.group.WORLD)
         assert driver._peers[None]._pairs
-        driver._peers[None]._pairs = in_pairs
+        driver._peers[None]._pairs = on_gloo
         engine = Engine(codec, strategy=strategy, ranks=(rank,), workers=3)
         x = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(rank))
-        results.append(driver.run(engine.reduce(x[None], LAYOUT)).out)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bundle, "SMALL", small)
+            results.append(driver.run(engine.reduce(x[None], LAYOUT)).out)
     return results
 
 
@@ -32,15 +37,17 @@ def both_ways(rank: int, codec: str, strategy: str) -> list[torch.Tensor]:
     "codec, strategy",
     [
         ("signsgd", "scatter_reduce_gather"),
+        ("topk(ratio=0.1)", "all_gather"),
         ("gtopk(ratio=0.1)", "auto"),  # routes
         ("adaptivethreshold", "all_gather"),  # rows of several lengths
         ("adaptivethreshold", "scatter_reduce_gather"),
     ],
 )
-def test_pairs_and_all_to_all_agree(pool: Pool, codec: str, strategy: str) -> None:
-    for pairs, at_once in pool.run(3, both_ways, codec, strategy):
+def test_bundles_pairs_and_plain_collectives_agree(pool: Pool, codec: str, strategy: str) -> None:
+    for bundled, pairs, plain in pool.run(3, all_ways, codec, strategy):
         assert pairs.abs().sum() > 0
-        assert torch.equal(pairs, at_once)
+        assert torch.equal(pairs, bundled)
+        assert torch.equal(pairs, plain)
 
 
 def scatter_rows(rank: int, width: int) -> torch.Tensor:
@@ -60,8 +67,8 @@ def test_row_r_of_worker_i_arrives_at_worker_r_as_row_i(pool: Pool) -> None:
 def several_sums(rank: int, mixed: bool) -> tuple[list[torch.Tensor], int]:
     """Two small sums and a large one in one round, and perhaps one of another dtype; and how many were started."""
     driver, started = ProcessGroupDriver(dist.group.WORLD), []
-    begin = driver._peers[None].begin
-    driver._peers[None].begin = lambda exchange: (started.append(exchange), begin(exchange))[1]  # type: ignore[method-assign]
+    begin = driver._peers[None].begin_all
+    driver._peers[None].begin_all = lambda batch: (started.append(batch), begin(batch))[1]  # type: ignore[method-assign]
 
     def program():
         sizes = (3, SMALL // 4 + 1, 5)
@@ -71,13 +78,13 @@ def several_sums(rank: int, mixed: bool) -> tuple[list[torch.Tensor], int]:
     return [t.clone() for t in driver.run(program())], len(started)
 
 
-@pytest.mark.parametrize("mixed, started", [(False, 2), (True, 4)])  # of two dtypes, each for itself
-def test_small_sums_of_a_round_travel_together(pool: Pool, mixed: bool, started: int) -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_small_sums_of_a_round_travel_together(pool: Pool, mixed: bool) -> None:
     for sums, messages in pool.run(3, several_sums, mixed):
         assert [s.shape for s in sums[:3]] == [(1, 3), (1, SMALL // 4 + 1), (1, 5)]
         assert all(total.equal(6 * torch.arange(1.0, total.shape[1] + 1)[None]) for total in sums[:3])
         assert [s.tolist() for s in sums[3:]] == ([[[3, 3]]] if mixed else [])
-        assert messages == started
+        assert messages == 2
 
 
 def sum_up(rank: int, numel: int, in_ring: bool, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
@@ -95,15 +102,13 @@ def sum_up(rank: int, numel: int, in_ring: bool, dtype: torch.dtype) -> tuple[to
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 @pytest.mark.parametrize("workers, numel", [(2, 50), (3, 0), (3, 1), (3, 50), (4, 8), (4, 4099), (3, SMALL)])
-def test_small_sums_go_by_shares_between_more_than_two(
-    pool: Pool, workers: int, numel: int, dtype: torch.dtype
-) -> None:
+def test_small_sums_do_not_go_by_the_ring(pool: Pool, workers: int, numel: int, dtype: torch.dtype) -> None:
     wanted = (workers * (torch.arange(numel) % 7) + sum(range(workers))).to(dtype)[None]
-    by_shares = workers > 2 and numel * dtype.itemsize <= SMALL
+    small = numel * dtype.itemsize <= SMALL
     for in_ring in (False, True):
         for total, rings in pool.run(workers, sum_up, numel, in_ring, dtype):
             assert total.equal(wanted)
-            assert rings == (0 if not numel or (by_shares and not in_ring) else 1)
+            assert rings == (0 if not numel or (small and not in_ring) else 1)
 
 
 def gather_rows(rank: int, width: int) -> torch.Tensor:

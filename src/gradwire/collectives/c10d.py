@@ -4,11 +4,11 @@
 `gradwire.integrations.ddp`) so that the backward pass goes on meanwhile. All exchanges of a round are started before
 the first is waited for.
 
-On gloo, small sums go by shares: its ring takes 2(n - 1) messages after each other, which is what they cost. Rows for
-single peers go in pairs: in turn s every worker sends to the one s places on and receives from the one s places back,
-so that no link has two senders. Gloo's own all-to-all starts everything at once, and with large rows loses time to the
-queues and to control messages that wait in them. Its all-gather is a ring; between two workers, who send both ways over
-one connection then, large rows take a quarter less in pairs (results/gather_neoverse-n1_2026-11-15.jsonl).
+On gloo, the small exchanges of a round travel together, see `collectives.bundle`. Large rows for single peers go in
+pairs: in turn s every worker sends to the one s places on and receives from the one s places back, so that no link has
+two senders. Gloo's own all-to-all starts everything at once, and with large rows loses time to the queues and to
+control messages that wait in them. Its all-gather is a ring; between two workers, who send both ways over one
+connection then, large rows take a quarter less in pairs (results/gather_neoverse-n1_2026-11-15.jsonl).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +24,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradwire.collectives import bundle
 from gradwire.collectives.meter import Meter
 from gradwire.core.errors import ExchangeFailed
 from gradwire.core.exchange import (
@@ -36,7 +36,6 @@ from gradwire.core.exchange import (
     Reduction,
     Route,
     Scatter,
-    Sum,
     Team,
     as_answer,
     as_batch,
@@ -44,25 +43,10 @@ from gradwire.core.exchange import (
 
 R = TypeVar("R")
 ROOMS = 256  # kept at most
-SMALL = 1 << 16  # bytes: below, a message of its own costs more than a copy
 LARGE_ROW = 1 << 19  # bytes: below, gloo's own all-gather is quicker between two workers, too
 
 # torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
-def _is_small_sum(exchange: Exchange) -> bool:
-    return isinstance(exchange, Sum) and exchange.payload_bytes <= SMALL and not exchange.in_ring
-
-
-def _answers(batch: Sequence[Exchange], waits: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Wait for all exchanges of a round, for gloo's collectives first.
-
-    When a peer dies, a collective fails and forgets its buffers. What others still send into them is never read, and
-    all that they send later waits behind it: an exchange in pairs would end at the time-out only.
-    """
-    answers = {i: waits[i]() for i in sorted(range(len(batch)), key=lambda i: isinstance(batch[i], (Scatter, Route)))}
-    return [answers[i] for i in range(len(batch))]
 
 
 @dataclass
@@ -101,7 +85,7 @@ class ProcessGroupDriver:
             sent = time.perf_counter()
             self._spent(encoding, sent - start)
             batch = as_batch(request)
-            answer = as_answer(request, _answers(batch, self._start_all(batch)))
+            answer = as_answer(request, self._exchange(batch))
             encoding = encoding and all(e.team is not None and e.team.inside for e in batch)
             start = time.perf_counter()
             self.clock.communicate += start - sent
@@ -112,31 +96,39 @@ class ProcessGroupDriver:
         else:
             self.clock.decode += seconds
 
-    def _start_all(self, batch: Sequence[Exchange]) -> list[Callable[[], Any]]:
-        """Start the exchanges of a round; small sums of one kind travel together, in one message for all."""
-        for exchange in batch:
+    def _exchange(self, batch: Sequence[Exchange]) -> list[Any]:
+        """Carry out the exchanges of a round: the small ones together, then other collectives, then those in pairs.
+
+        The order matters when a peer dies. A collective of gloo fails then and forgets its buffers. What others still
+        send into them is never read, and all that they send later waits behind it: what is exchanged in pairs would end
+        at the time-out only.
+        """
+        bundles: dict[Team | None, list[int]] = {}
+        alone: list[int] = []
+        for i, exchange in enumerate(batch):
             self.meter.count(exchange, self.workers, self.rank)
-        small = [i for i, e in enumerate(batch) if _is_small_sum(e)]
-        sums = [e.tensor for i in small if isinstance(e := batch[i], Sum)]
-        if len({(batch[i].team, t.dtype) for i, t in zip(small, sums, strict=True)}) != 1 or len(sums) < 2:
-            return [self._start(e) for e in batch]
-        wait = self._start(Sum(torch.cat([t.flatten() for t in sums])[None], team=batch[small[0]].team))
-        parts = cache(lambda: torch.split(wait()[0], [t.numel() for t in sums]))
-        waits = {i: lambda k=k, t=t: parts()[k].view(t.shape) for k, (i, t) in enumerate(zip(small, sums, strict=True))}
-        return [waits[i] if i in waits else self._start(e) for i, e in enumerate(batch)]
+            small = self._peers[exchange.team].bundles(exchange)
+            (bundles.setdefault(exchange.team, []) if small else alone).append(i)
+        alone.sort(key=lambda i: isinstance(batch[i], (Scatter, Route)))
+        order = [*bundles.values(), *([i] for i in alone)]
+        waits = [self._start([batch[i] for i in places]) for places in order]
+        answers: dict[int, Any] = {}
+        for places, wait in zip(order, waits, strict=True):
+            answers |= zip(places, wait(), strict=True)
+        return [answers[i] for i in range(len(batch))]
 
-    def _start(self, exchange: Exchange) -> Callable[[], Any]:
-        """Start one exchange; the returned function waits for it and gives the answer."""
+    def _start(self, batch: Sequence[Exchange]) -> Callable[[], list[Any]]:
+        """Start an exchange, or a bundle of them; the returned function waits for it and gives the answers."""
         try:
-            wait = self._peers[exchange.team].begin(exchange)
+            wait = self._peers[batch[0].team].begin_all(batch)
         except RuntimeError as problem:
-            raise self._failed(exchange, problem) from problem
+            raise self._failed(batch[0], problem) from problem
 
-        def finish() -> Any:
+        def finish() -> list[Any]:
             try:
                 return wait()
             except RuntimeError as problem:
-                raise self._failed(exchange, problem) from problem
+                raise self._failed(batch[0], problem) from problem
 
         return finish
 
@@ -172,6 +164,24 @@ class _Peers:
                 self._rooms.clear()
             self._rooms[key] = like.new_empty(tuple(shape))
         return self._rooms[key]
+
+    def bundles(self, exchange: Exchange) -> bool:
+        """Whether an exchange travels with other small ones."""
+        data = exchange.tensor if isinstance(exchange, Reduction) else exchange.payload.data
+        return self._pairs and data.device.type == "cpu" and bundle.fits(exchange, self.workers)
+
+    def begin_all(self, batch: Sequence[Exchange]) -> Callable[[], list[Any]]:
+        """Start one exchange, or several that travel together."""
+        if self.bundles(batch[0]):
+            return bundle.begin(batch, self.workers, self._all_to_all)
+        (exchange,) = batch
+        wait = self.begin(exchange)
+        return lambda: [wait()]
+
+    def _all_to_all(self, rows: Tensor) -> Callable[[], Tensor]:
+        receive = torch.empty_like(rows)
+        work = dist.all_to_all_single(receive, rows, group=self.group, async_op=True)
+        return self._finished([work], rows, receive)
 
     def begin(self, exchange: Exchange) -> Callable[[], Any]:
         if isinstance(exchange, Reduction):
@@ -238,28 +248,9 @@ class _Peers:
 
     def _reduce(self, exchange: Reduction) -> Callable[[], Tensor]:
         tensor = exchange.tensor.contiguous()
-        on_gloo = self._pairs and tensor.device.type == "cpu"
-        if on_gloo and self.workers > 2 and tensor.numel() and _is_small_sum(exchange):
-            return self._sum_by_shares(tensor)
         op = dist.ReduceOp.MAX if isinstance(exchange, Max) else dist.ReduceOp.SUM
         wait = self._async(tensor, lambda: dist.all_reduce(tensor, op=op, group=self.group, async_op=True))
         return lambda: wait(tensor)
-
-    def _sum_by_shares(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Each worker adds up a share of the sum and gives it to all: two messages after each other, not 2(n - 1)."""
-        n, numel = self.workers, tensor.numel()
-        send = F.pad(tensor.view(-1), (0, -numel % n))
-        receive = torch.empty_like(send)
-        work = dist.all_to_all_single(receive, send, group=self.group, async_op=True)
-
-        def wait(_kept_alive: Tensor = send) -> Tensor:
-            work.wait()
-            shares = receive.view(n, -1).sum(0, keepdim=True, dtype=send.dtype).expand(n, -1).contiguous()
-            total = torch.empty_like(receive)
-            dist.all_to_all_single(total, shares.view(-1), group=self.group)
-            return total[:numel].view(tensor.shape)
-
-        return wait
 
     def _async(self, result: Tensor, start: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
         """Start a collective unless there is nothing to send; what it reads is kept alive until it is done."""
