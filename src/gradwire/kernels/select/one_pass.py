@@ -23,7 +23,7 @@ from gradwire.kernels.select.cpu import (
     _rank,
     top,
 )
-from gradwire.kernels.window.cpu import Memory, Spans, load, memory_of, spans_of
+from gradwire.kernels.window.cpu import Memory, Spans, element, load, memory_of, spans_of
 
 
 @jit
@@ -35,7 +35,7 @@ def _sample_from(x: np.ndarray, spans: Spans, memory: Memory, position: int, siz
     bits = one.view(np.int32)
     for i in range(sample.size):
         place = i if stretch == 1 else i * stretch + (i * 0x9E3779B1 >> 8) % stretch
-        load(x, spans, memory, position + place, one)
+        one[0] = element(x, spans, memory, position + place)
         sample[i] = bits[0] & _MAGNITUDE
     return sample
 
@@ -69,7 +69,7 @@ def _collect_from(
 def _take(x: np.ndarray, spans: Spans, memory: Memory, position: int, where: np.ndarray, out: np.ndarray) -> None:
     """The elements at the places `where` behind `position`."""
     for i in range(where.size):
-        load(x, spans, memory, position + where[i], out[i : i + 1])
+        out[i] = element(x, spans, memory, position + where[i])
 
 
 @jit

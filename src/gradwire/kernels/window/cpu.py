@@ -107,6 +107,18 @@ def load(x: np.ndarray, spans: Spans, memory: Memory, position: int, tile: np.nd
 
 
 @jit
+def element(x: np.ndarray, spans: Spans, memory: Memory, position: int) -> np.float32:
+    """One of the elements that `load` gives. (That takes ten times as long for a single one.)"""
+    firsts, places = spans
+    error, decay, gain = memory
+    k = find(firsts, position)
+    value = x[places[k] + position - firsts[k]] * gain
+    if error.size:
+        value += error[position] * decay
+    return value
+
+
+@jit
 def store(tile: np.ndarray, factor: Any, x: np.ndarray, spans: Spans, position: int) -> None:
     """``factor·tile`` to the elements from `position` on; what lies behind the last one is left out."""
     firsts, places = spans
