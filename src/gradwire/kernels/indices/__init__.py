@@ -14,6 +14,8 @@ how many indices each block of 65,536 has, in 4 bytes, and then the offset of ea
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from torch import Tensor
 
 from gradwire.kernels.backend import run
@@ -27,6 +29,7 @@ def index_bytes(numel: int, count: int, coding: str = "best") -> int:
     return reference.index_bytes(numel, count, resolve(numel, count, coding))
 
 
+@lru_cache(maxsize=4096)  # asked several times for each unit
 def resolve(numel: int, count: int, coding: str = "best") -> str:
     """The coding that "best" stands for: the smallest."""
     if coding != "best":

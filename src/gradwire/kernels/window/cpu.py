@@ -115,7 +115,7 @@ def element(x: np.ndarray, spans: Spans, memory: Memory, position: int) -> np.fl
     value = x[places[k] + position - firsts[k]] * gain
     if error.size:
         value += error[position] * decay
-    return value
+    return np.float32(value)
 
 
 @jit
