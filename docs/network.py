@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from gradwire.core.baselines import BASELINES, CODEC_OF, DDP, HALF, NOTHING, PLA
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_bytes, format_rate, transfer_seconds
 
-SESSIONS = "step_*_session-*.jsonl"  # of one sweep, one file each
+SESSIONS = "step_*_session-*.jsonl"  # of one sweep on one machine, one file each
 CLOSE = 1.03  # times the baseline's step: no slower, to the eye
 
 INTRO = f"""
@@ -30,16 +31,22 @@ def page(root: Path, source: Callable[[Path, Record], str]) -> str:
         records = load(path)
         text += f"\n## Training steps, {records[-1].environment['cpu']}\n\n{_sources(path, records, source)}"
         text += steps(records)
-    if several:
-        each = [load(path) for path in several]
-        text += f"\n## Training steps, {len(each)} sessions, {each[0][-1].environment['cpu']}\n\n"
-        text += "\n".join(_sources(path, records, source) for path, records in zip(several, each, strict=True))
-        text += sessions([_usual(records) for records in each]) + "\nThe last session in detail:\n" + steps(each[-1])
+    for _, paths in groupby(several, key=lambda path: path.name.partition("_session-")[0]):
+        text += _several(list(paths), source)
     for path in sorted((root / "results").glob("collective_*.jsonl")):
         records = load(path)
         text += f"\n## One gradient, {records[-1].environment['cpu']}\n\n{_sources(path, records, source)}"
         text += collectives(records)
     return text
+
+
+def _several(paths: Sequence[Path], source: Callable[[Path, Record], str]) -> str:
+    """One sweep on one machine, several times."""
+    each = [load(path) for path in paths]
+    environment = each[0][-1].environment
+    text = f"\n## Training steps, {len(each)} sessions, {environment['cpu']}, {environment['cores']} cores\n\n"
+    text += "\n".join(_sources(path, records, source) for path, records in zip(paths, each, strict=True))
+    return text + sessions([_usual(records) for records in each]) + "\nThe last session in detail:\n" + steps(each[-1])
 
 
 def _sources(path: Path, records: Sequence[Record], source: Callable[[Path, Record], str]) -> str:
