@@ -46,13 +46,6 @@ def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: S
     return run(reference.encode, x, inverse, block, low, high, noise)
 
 
-def encode_own(
-    x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None
-) -> tuple[Tensor, Tensor]:
-    """`encode`, and what `decode` makes of it with these steps."""
-    return run(reference.encode_own, x, inverse, step, block, low, high, noise)
-
-
 def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
     return run(reference.decode, data, step, block, low, high, numel)

@@ -141,11 +141,9 @@ def _encode(
     x: np.ndarray,
     stride: int,
     inverse: np.ndarray,
-    step: np.ndarray,
     shape: Shape,
     noise: Noise,
     packed: np.ndarray,
-    own: np.ndarray,
     codes: np.ndarray,
     first: int,
     last: int,
@@ -160,8 +158,6 @@ def _encode(
         halves = _drawn(noise, row * numel + start, part.size, words)
         _quantise(part, inverse[row], start, shape, noise[0], halves, c)
         pack_codes(c, width, packed[row, start * width // 8 :])
-        if own.size:
-            _dequantise(c, step[row], start, shape, False, own[row, start : start + part.size])
 
 
 @jit
@@ -215,34 +211,16 @@ def _decode_sum(
 
 @only(_few_codes)
 def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: Stream | None) -> Tensor:
-    return _encoded(x, inverse, inverse, block, low, high, noise, x.new_empty((0, 0)))
-
-
-@only(_few_codes)
-def encode_own(
-    x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None
-) -> tuple[Tensor, Tensor]:
-    own = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return _encoded(x, inverse, step, block, low, high, noise, own), own
-
-
-def _encoded(
-    x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None, own: Tensor
-) -> Tensor:
     (rows, numel), shape = x.shape, _shape(block, low, high)
     packed = torch.empty((rows, -(-numel * shape[3] // 8)), dtype=torch.uint8)
     for part, drawn in _noise(noise, rows):
-        source, stride = flat(x[part])
-        common = array(inverse[part]), array(step[part]), shape, drawn, packed[part].numpy(), own[part].numpy()
-        _encode_rows(source, stride, common, shape[3], part.stop - part.start, numel)
+        common = *flat(x[part]), array(inverse[part]), shape, drawn, packed[part].numpy()
+        _encode_rows(common, shape[3], part.stop - part.start, numel)
     return packed
 
 
-def _encode_rows(source: np.ndarray, stride: int, common: Any, width: int, rows: int, numel: int) -> None:
-    def work(first: int, last: int) -> None:
-        _encode(source, stride, *common, scratch(width), first, last)
-
-    split_rows(work, rows, numel, TILE)
+def _encode_rows(common: Any, width: int, rows: int, numel: int) -> None:
+    split_rows(lambda first, last: _encode(*common, scratch(width), first, last), rows, numel, TILE)
 
 
 @only(_few_codes)

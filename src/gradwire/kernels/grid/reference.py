@@ -54,13 +54,6 @@ def encode(x: Tensor, inverse: Tensor, block: int, low: int, high: int, noise: S
     return bitpack.pack(codes.to(torch.int32), code_width(low, high))
 
 
-def encode_own(
-    x: Tensor, inverse: Tensor, step: Tensor, block: int, low: int, high: int, noise: Stream | None
-) -> tuple[Tensor, Tensor]:
-    packed = encode(x, inverse, block, low, high, noise)
-    return packed, decode(packed, step, block, low, high, x.shape[1])
-
-
 def decode(data: Tensor, step: Tensor, block: int, low: int, high: int, numel: int) -> Tensor:
     codes = bitpack.unpack(data, code_width(low, high), numel)
     return _by_block(codes.float().sub_(low), step, block)
