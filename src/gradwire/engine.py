@@ -221,7 +221,7 @@ class Engine(SetUp):
 
     @property
     def skipped_steps(self) -> int:
-        """Steps whose result was not finite, and which left the memories as they were."""
+        """Steps whose result was not finite, and which left the memories as they were. Under `none`: 0."""
         return int(self._skipped)
 
     def nmse(self, *, forget: bool = False) -> float | None:

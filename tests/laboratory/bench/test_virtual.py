@@ -116,13 +116,15 @@ def test_patience():
     assert len(set(history.quality)) == 1
 
 
-def test_divergence_ends_the_run_and_is_told():
-    trainer = finished(replace(BASE, learning_rate=1e9, epochs=9))
+@pytest.mark.parametrize("codec", ["none", "topk"])
+def test_divergence_ends_the_run_and_is_told(codec):
+    trainer = finished(replace(BASE, codec=codec, learning_rate=1e9, epochs=9))
     history = trainer.history
     assert (history.diverged, history.stopped_early, history.rounds) == (True, False, [ROUNDS])
     assert history.train_loss == [None]
     assert trainer.outcome()["diverged"]
-    assert 0 < trainer.outcome()["skipped_steps"] < ROUNDS
+    skipped = trainer.outcome()["skipped_steps"]
+    assert 0 < skipped < ROUNDS if codec == "topk" else skipped == 0  # without a memory nothing is kept, or skipped
 
 
 # -------------------------------------------------------------------- under a controller
