@@ -198,6 +198,10 @@ def test_the_readme_is_short_and_its_numbers_have_a_record():
     wins = re.findall(r"\d+ of \d+(?= settings|;)", text)
     assert len(wins) == 2
     assert all(f"**{w}** beat FP16 DDP" in network for w in wins)
+    least, most, settings = re.search(r"(\d+) to (\d+) of\s(\d+), in three sessions", text).groups()
+    row = re.search(r"\| codecs and set-ups that beat FP16 DDP .*", network).group()
+    won = sorted(int(n) for n in re.findall(rf"(\d+) of {settings}\b", row))
+    assert (len(won), won[0], won[-1]) == (3, int(least), int(most))
     block = text.partition("<!-- demo:begin -->")[2].partition("<!-- demo:end -->")[0]
     assert re.search(r"\(results/demo_[\w.-]+\.jsonl\)", block)
     block = text.partition("<!-- tta:begin -->")[2].partition("<!-- tta:end -->")[0]

@@ -97,15 +97,16 @@ class Engine(SetUp):
         if self.per_node == 1:
             flag, squares = yield from self._reduce(Window.whole(x, scratch=scratch), split, flags, out, 0, writes[0])
         else:
-            flag, squares = yield from self._reduce_by_node(x, split, flags, out, writes)
+            squares = yield from self._reduce_by_node(x, split, flags, out, writes)
+            flag = nonfinite_flag(out) if self.keeps_anything else out.new_zeros(())
         return UnitResult(out, flag, squares, writes)
 
     def _reduce_by_node(
         self, x: Tensor, split: Split, flags: Tensor | None, out: Tensor, writes: Sequence[Transaction]
-    ) -> Program[tuple[Tensor, Tensor | None]]:
+    ) -> Program[Tensor | None]:
         """Reduce each share of the node's mean with those who own it on other nodes, and share the results out."""
         if not x.numel():
-            return x.new_zeros(()), None
+            return None
         sharding = self.sharding(split.whole)
         means = yield from sharding.mean(x, flags)
         measures = self._measures(split)
@@ -113,7 +114,7 @@ class Engine(SetUp):
             results = [mean[:, : sharding.mine[i].whole.numel] for i, (mean, _) in enumerate(means)]
             squares = [x.new_zeros(2, dtype=torch.float32) for _ in means] if measures else None
             yield from sharding.join(results, squares, out)
-            return nonfinite_flag(out), None
+            return None
         outs = [mean.new_empty((1, mean.shape[1]), dtype=x.dtype) for mean, _ in means]
         programs = [
             within(
@@ -125,8 +126,7 @@ class Engine(SetUp):
         found = yield from side_by_side(programs)
         none = x.new_zeros(2, dtype=torch.float32)
         squares = [none if measured is None else measured for _, measured in found] if measures else None
-        measured = yield from sharding.join(outs, squares, out)
-        return nonfinite_flag(out), measured
+        return (yield from sharding.join(outs, squares, out))
 
     def _reduce(
         self, x: Window, split: Split, flags: Tensor | None, out: Tensor, index: int, writes: Transaction
@@ -221,7 +221,7 @@ class Engine(SetUp):
 
     @property
     def skipped_steps(self) -> int:
-        """Steps whose result was not finite, and which left the memories as they were. Under `none`: 0."""
+        """Steps whose result was not finite, and which left the memories as they were; without any, 0 under `none`."""
         return int(self._skipped)
 
     def nmse(self, *, forget: bool = False) -> float | None:

@@ -253,6 +253,14 @@ def test_a_bad_element_is_seen_by_all_and_remembered_by_none(name):
     assert all(out.isfinite().all() for out in c.reduce(gradients(4, 2)).values())
 
 
+def test_without_a_memory_nothing_is_skipped():
+    c = cluster(2, 2, "none")
+    grads = gradients(4)
+    grads["b"][3].view(-1)[-1] = float("nan")
+    assert not c.reduce(grads)["b"].isfinite().all()
+    assert {e.skipped_steps for e in [*c.engines, c.engine]} == {0}
+
+
 def states(c):
     """Of all workers, as rows and as engines of their own."""
     found = c.state_dicts() + [checkpoint.save(e) for e in c.engines]

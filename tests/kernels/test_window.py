@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.core.window import Window
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels.window import cpu, read, write
 
 SPANS = ((1, 4), (6, 7), (9, 9), (12, 20))
@@ -32,6 +32,20 @@ def test_writing_is_that_of_the_window_and_leaves_the_rest(function, rows, given
     function(found, values)
     assert torch.equal(found.buffer, wanted.buffer)
     assert not torch.equal(found.buffer, buffer(rows))
+
+
+@pytest.mark.parametrize("feedback", [None, (1.0, 1.0), (0.3, 1.0), (0.3, 0.7)])
+def test_a_single_element_is_that_of_the_tile(feedback):
+    window = Window(buffer(1) * 0.1, SPANS)
+    numel, kept = window.numel, None
+    if feedback is not None:
+        decay, gain = feedback
+        kept = Feedback(torch.empty(1, numel), torch.arange(1.0, numel + 1)[None] / 7, decay, gain)
+    spans, memory, tile = cpu.spans_of(window), cpu.memory_of(kept, 0)[0], torch.empty(numel).numpy()
+    cpu.load(window.buffer[0].numpy(), spans, memory, 0, tile)
+    found = [cpu.element(window.buffer[0].numpy(), spans, memory, i) for i in range(numel)]
+    assert found == tile.tolist()
+    assert len(set(found)) == numel
 
 
 def test_other_dtypes_are_left_to_the_window():

@@ -108,7 +108,7 @@ def load(x: np.ndarray, spans: Spans, memory: Memory, position: int, tile: np.nd
 
 @jit
 def element(x: np.ndarray, spans: Spans, memory: Memory, position: int) -> np.float32:
-    """One of the elements that `load` gives. (That takes ten times as long for a single one.)"""
+    """One of the elements that `load` gives, without setting up a tile for it."""
     firsts, places = spans
     error, decay, gain = memory
     k = find(firsts, position)
