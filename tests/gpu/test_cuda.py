@@ -157,7 +157,7 @@ def test_a_bad_gradient_is_seen_and_leaves_no_trace(codec, strategy):
     for name, old in before.items():
         assert all(a is b is None or a.equal(b) for a, b in zip(old, cluster.memory(name), strict=True))
     assert all(t.isfinite().all() for t in cluster.reduce(gradients(3, "cuda", 2)).values())
-    assert cluster.engine.skipped_steps == 1
+    assert cluster.engine.skipped_steps == cluster.engine.keeps_anything
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

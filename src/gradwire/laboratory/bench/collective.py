@@ -3,7 +3,8 @@
 No training: a gradient of random numbers is there, and its mean (or vote) shall be everywhere. All settings of one size
 take turns in the same processes. A sample is the slowest rank's time from a common start to the result. Bytes are
 counted twice: by us where they are handed to the backend, and by the interface, where headers and acknowledgements
-come on top. Memory is what the process needed at its peak beyond what it held before.
+come on top. The mean is written over the gradient, as in a bucket of DDP. Memory is what the process needed at its peak
+beyond what it held before.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ class _Run:
         self.layout = Layout.of([("matrix", (rows, width))])
         self.x = normal(Random(ranks=(rank,)).private("bench"), (1, self.layout.numel), torch.device("cpu"))
         options = {"strategy": setting["strategy"], "tensors": "all", "ranks": (rank,), "workers": workers}
+        self.bucket = torch.empty_like(self.x)  # reduced in place, as a bucket of DDP is
         self.engine = Engine(setting["codec"], **options)
         self.driver = lane.driver(self.engine.teams)
         if self.engine.measured:
@@ -149,15 +151,16 @@ class _Run:
     def reduce(self, sample: bool) -> None:
         if sample and not self.samples:
             self.driver.meter, self.driver.clock = Meter(), Clock()
+        self.bucket.copy_(self.x)
         before = 0 if sample else reset_peak()  # memory is watched in the passes that are not timed: fresh pages cost
         dist.barrier()
         sent, start = interface_bytes()[0], time.perf_counter()
         with torch.no_grad():
-            result = self.driver.run(self.engine.reduce(self.x, self.layout))
+            result = self.driver.run(self.engine.reduce(self.bucket, self.layout, self.bucket, scratch=True))
         seconds = time.perf_counter() - start
         self.engine.finish_step([result])
         if self.first is None:
-            self.first = result.out
+            self.first = result.out.clone()
         if not sample:
             self.peak = max(self.peak, peak() - before)
         dist.barrier()  # what is still in a queue belongs to this pass; the barrier's own bytes are few
