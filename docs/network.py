@@ -406,7 +406,12 @@ def _link_use(records: Sequence[Record]) -> str:
             share = transfer_seconds(seen, r.what["bits_per_second"]) / seconds
             shares.setdefault(r.what["strategy"], []).append(share)
     told = "; ".join(f"{name} {min(found):.2f} to {max(found):.2f}" for name, found in shares.items())
-    return f"\nShare of the link that is used while workers exchange, headers included: {told}.\n" if told else ""
+    if not told:
+        return ""
+    return (
+        f"\nShare of the link that is used while workers exchange, headers included: {told}. An exchange also waits for "
+        "the host that encodes last, more so where hosts share cores.\n"
+    )
 
 
 def _sign(records: Sequence[Record]) -> str:

@@ -20,7 +20,12 @@ PREDICTED = "prediction_xeon_2026-11-15.jsonl"
 HELD_OUT = "prediction_xeon-held-out_2026-11-15.jsonl"
 MEASURED = "validation_xeon_2026-11-15.jsonl"
 AGAIN = "validation_xeon-again_2026-11-15.jsonl"
-STEPS = ("step_xeon-one-pass_2026-11-16.jsonl", "step_neoverse-n1_2026-11-15.jsonl", "collective_xeon_2026-11-15.jsonl")
+STEPS = (
+    "step_xeon-16core_session-3_2026-11-17.jsonl",
+    "step_xeon-16core-8hosts_2026-11-17.jsonl",
+    "step_neoverse-n1_2026-11-15.jsonl",
+    "collective_xeon_2026-11-15.jsonl",
+)
 AIM = (0.018, 0.09)  # median and largest error
 ERRORS = "| | settings | median error | largest | bias | spread of the measurement |\n|---|---|---|---|---|---|\n"
 
