@@ -409,8 +409,8 @@ def _link_use(records: Sequence[Record]) -> str:
     if not told:
         return ""
     return (
-        f"\nShare of the link that is used while workers exchange, headers included: {told}. An exchange also waits for "
-        "the host that encodes last, more so where hosts share cores.\n"
+        f"\nShare of the link that is used while workers exchange, headers included: {told}. An exchange also waits "
+        "for the host that encodes last, more so where hosts share cores.\n"
     )
 
 
