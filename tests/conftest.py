@@ -20,6 +20,9 @@ def pytest_configure() -> None:
     # Tensors here are small. Beside another process torch's threads wait for each other most of the time: the digests
     # took five times the processor time. Tests that are about threads set their number. Torch must not be loaded yet.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Without a GPU, Triton's interpreter runs the GPU's kernels. Triton asks when it is imported.
+    if not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     # A shell lets jobs in the background ignore Ctrl-C; what tests start must not inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,8 +22,10 @@ from gradwire.kernels.grid import (
     one_pass,
     reduce_and_encode,
     reference,
+    split,
     usable,
 )
+from gradwire.kernels.rows import join
 
 RANGES = [(0, 1), (1, 1), (3, 3), (7, 7), (8, 7), (15, 16), (127, 127), (0, 255), (300, 300), (32767, 32767)]
 SHAPES = [(1, 0, 4), (1, 1, 4), (2, 9, 4), (3, 1000, 7), (2, 9000, 512), (1, 20_001, 2048), (2, 8200, 100_000)]
@@ -63,15 +65,19 @@ def check_recoding(codes, x, rule, noise):
     rows, numel = x.shape
     scales = usable(blockwise.abs_max(x, rule.block), rule.high)
     for groups in {1, rows}:
-        args = codes, scales, rule, numel
+        args = join(scales, codes), rule, numel
         stream, owed = each_its_own(noise, groups), x[:groups] * 0.1
         for error, decay, factor in [(None, 1.0, 1.0), (owed, 1.0, 1.0), (owed, 0.3, 0.7)]:
             kept = [Feedback(torch.full((groups, numel), 9.0), error, decay) for _ in range(2)]
-            mine = one_pass.reduce_and_encode(*args, kept[0], stream, groups, factor)
-            assert same(mine, reference.reduce_and_encode(*args, kept[1], stream, groups, factor))
+            mine, wanted = (
+                split(form.reduce_and_encode(*args, owed_by, stream, groups, factor, ""), rule, numel)
+                for form, owed_by in ((one_pass, kept[0]), (reference, kept[1]))
+            )
+            assert same(mine, wanted)
             assert same(kept[0].out, kept[1].out)
-        nothing = None, stream, groups, 1.0
-        assert same(one_pass.reduce_and_encode(*args, *nothing), reference.reduce_and_encode(*args, *nothing))
+        nothing = None, stream, groups, 1.0, ""
+        mine, wanted = (form.reduce_and_encode(*args, *nothing) for form in (one_pass, reference))
+        assert same(split(mine, rule, numel), split(wanted, rule, numel))
 
 
 def test_nearest_by_hand():
@@ -87,12 +93,12 @@ def test_recoded_by_hand():
     data = torch.cat([encode(torch.tensor([x]), torch.ones(1, 2), 2, 7, 7, None) for x in ([2.0, 4, 1], [2.0, -4, 5])])
     assert decode_sum(data, step, 2, 7, 7, 3).tolist() == [[4, -4, 6]]
     kept = Feedback(torch.empty(1, 3), torch.tensor([[0.0, -2.0, 8.0]]), decay=0.5)
-    codes, scales = reduce_and_encode(data, step * 7, rule, 3, kept)
+    scales, codes = split(reduce_and_encode(join(step * 7, data), rule, 3, kept), rule, 3)
     assert scales.tolist() == [[3, 7]]  # of the mean and what was carried: 2, −3 and 7
     assert unpack(codes, 4, 3).tolist() == [[7 + 5, 0, 14]]  # 2·7/3 = 4.67
     assert torch.allclose(kept.out, torch.tensor([[2 - 5 * 3 / 7, 0, 0]]), atol=1e-6)
     half = Feedback(torch.empty(1, 3), torch.tensor([[0.0, -2.0, 8.0]]), decay=0.5)
-    codes, scales = reduce_and_encode(data, step * 7, rule, 3, half, factor=0.5)
+    scales, codes = split(reduce_and_encode(join(step * 7, data), rule, 3, half, factor=0.5), rule, 3)
     assert scales.tolist() == [[2, 5.5]]  # of 1, −2 and 5.5
     assert torch.allclose(half.out, torch.tensor([[1 - 0.5 * 4 * 2 / 7, -1, 2.75]]), atol=1e-6)
 
@@ -102,13 +108,13 @@ def test_groups_of_rows_are_recoded_each_by_itself():
     args, noise, rule = (16, 7, 7, 16), Stream((3, 4, 5), (0, 9, 2**33)), Rule(16, 7, 7)
     kept = Feedback(torch.empty(3, 16), normal(3, 16))
     whole = decode_sum(data, step, *args, groups=3)
-    codes, scales = reduce_and_encode(data, step, rule, 16, kept, noise, groups=3)
+    together = reduce_and_encode(join(step, data), rule, 16, kept, noise, groups=3)
     for i in range(3):
         mine, stream = slice(2 * i, 2 * i + 2), Stream(noise.keys[i : i + 1], noise.offsets[i : i + 1])
         assert same(whole[i : i + 1], decode_sum(data[mine], step[mine], *args))
         alone = Feedback(torch.empty(1, 16), kept.error[i : i + 1])
-        result = reduce_and_encode(data[mine], step[mine], rule, 16, alone, stream)
-        assert same(result, (codes[i : i + 1], scales[i : i + 1]))
+        result = reduce_and_encode(join(step[mine], data[mine]), rule, 16, alone, stream)
+        assert same(result, together[i : i + 1])
         assert same(alone.out, kept.out[i : i + 1])
 
 
@@ -172,8 +178,10 @@ def test_strides(levels):
     for d in scattered(codes):
         args = step, 512, levels, levels, 9003
         assert same(cpu.decode(d, *args), reference.decode(codes, *args))
-        args = step, Rule(512, levels, levels), 9003, None, None, 1, 1.0
-        assert same(one_pass.reduce_and_encode(d, *args), reference.reduce_and_encode(codes, *args))
+    rule = Rule(512, levels, levels)
+    for d in scattered(join(step, codes)):
+        args = rule, 9003, None, None, 1, 1.0, ""
+        assert same(one_pass.reduce_and_encode(d, *args), reference.reduce_and_encode(join(step, codes), *args))
 
 
 @pytest.mark.parametrize("noise", STREAMS, ids=str)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback
+from gradwire.kernels.rows import join
 from gradwire.kernels.signs import (
     cpu,
     decode,
@@ -20,6 +21,7 @@ from gradwire.kernels.signs import (
     one_pass,
     reduce_and_encode,
     reference,
+    split,
     tosses,
     vote,
 )
@@ -50,10 +52,15 @@ def check(x, block):
         for error in (None, x[:groups].clone()):
             for decay in (1.0, 0.3):
                 kept = [Feedback(torch.full((groups, numel), 9.0), error, decay) for _ in range(2)]
-                mine = one_pass.reduce_and_encode(*args, kept[0], groups)
-                assert same(mine, reference.reduce_and_encode(*args, kept[1], groups))
+                mine, wanted = (
+                    form.reduce_and_encode(join(plus, bits), block, numel, owed, groups, "")
+                    for form, owed in ((one_pass, kept[0]), (reference, kept[1]))
+                )
+                assert same(split(mine, block, numel), split(wanted, block, numel))
                 assert same(kept[0].out, kept[1].out)
-        assert same(one_pass.reduce_and_encode(*args, None, groups), reference.reduce_and_encode(*args, None, groups))
+        nothing = block, numel, None, groups, ""
+        mine, wanted = (form.reduce_and_encode(join(plus, bits), *nothing) for form in (one_pass, reference))
+        assert same(split(mine, block, numel), split(wanted, block, numel))
 
 
 def test_by_hand():
@@ -88,7 +95,7 @@ def test_recoded_by_hand():
     bits, scale = encode(torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])), torch.tensor([[2.0], [4.0]])
     assert decode_sum(bits, -scale, scale, 3, 3).tolist() == [[6, 2, -2]]
     kept = Feedback(torch.empty(1, 3), torch.tensor([[0.0, -6.0, 0.0]]), decay=0.5)
-    again, scales = reduce_and_encode(bits, -scale, scale, 3, 3, kept)
+    scales, again = split(reduce_and_encode(join(scale, bits), 3, 3, kept), 3, 3)
     assert scales.tolist() == [[2]]  # of the mean and what was carried, 3, −2, −1
     assert again.tolist() == [[0b001]]
     assert kept.out.tolist() == [[1, 0, 1]]
@@ -97,13 +104,13 @@ def test_recoded_by_hand():
 def test_groups_of_rows_are_recoded_each_by_itself():
     bits, minus, plus = random_bytes(6, 4), normal(6, 2, 1), normal(6, 2, 2)
     kept = Feedback(torch.empty(3, 30), normal(3, 30, 3))
-    again, scales = reduce_and_encode(bits, minus, plus, 16, 30, kept, groups=3)
+    together = reduce_and_encode(join(plus, bits), 16, 30, kept, groups=3)
     whole, votes = decode_sum(bits, minus, plus, 16, 30, groups=3), vote(bits, random_bytes(3, 4, 1), groups=3)
     for i in range(3):
         mine, own = slice(2 * i, 2 * i + 2), slice(i, i + 1)
         args = bits[mine], minus[mine], plus[mine], 16, 30
         alone = Feedback(torch.empty(1, 30), kept.error[own])
-        assert same(reduce_and_encode(*args, alone), (again[own], scales[own]))
+        assert same(reduce_and_encode(join(plus[mine], bits[mine]), 16, 30, alone), together[own])
         assert same(alone.out, kept.out[own])
         assert same(decode_sum(*args), whole[own])
         assert same(vote(bits[mine], random_bytes(3, 4, 1)[own]), votes[own])

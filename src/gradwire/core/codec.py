@@ -32,7 +32,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-import torch
 from torch import Tensor
 
 from gradwire.core.context import Carrier as Carrier
@@ -45,6 +44,7 @@ from gradwire.core.registry import Registry, to_spec
 from gradwire.core.traits import Combine as Combine
 from gradwire.core.traits import Traits as Traits
 from gradwire.core.window import Feedback, Window, padded
+from gradwire.core.window import nonfinite_flag as nonfinite_flag
 
 Reduced: TypeAlias = Program[tuple[Tensor, Tensor | None]]
 """What `Codec.reduce` is: a generator that yields exchanges and returns ``(mean, own)``, of shape (1, numel) and
@@ -296,14 +296,6 @@ class Codec(ABC):
     def config(self) -> dict[str, Any]:
         """The parameters, ready for JSON."""
         return dataclasses.asdict(self)
-
-
-def nonfinite_flag(x: Tensor) -> Flag:
-    """0 where `x` is finite throughout, NaN otherwise: one read of it."""
-    if not x.numel():
-        return x.new_zeros(())
-    low, high = torch.aminmax(x)  # NaN is both
-    return low * 0 + high * 0
 
 
 def repaid(source: Window, feedback: Feedback | None, ctx: Context) -> tuple[Window, Feedback | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -14,11 +14,10 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.state import Piece, Slot, Store, Transaction
 from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Flag as Flag
 
 if TYPE_CHECKING:
     from gradwire.core.codec import Codec
-
-Flag: TypeAlias = Tensor  # a scalar: 0 where all that was written is finite, NaN otherwise
 
 
 @dataclass(frozen=True)

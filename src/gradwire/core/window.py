@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from gradwire.core.layout import Layout
 
 Spans = tuple[tuple[int, int], ...]  # first and last element of each run of neighbours
+Flag: TypeAlias = Tensor  # a scalar: 0 where all that was written is finite, NaN otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +145,14 @@ def spans(whole: Layout, part: Layout) -> Spans:
 def padded(x: Tensor, numel: int) -> Tensor:
     """(rows, …) with zeros behind the end; no copy where there is nothing to add."""
     return torch.nn.functional.pad(x, (0, numel - x.shape[1])) if numel > x.shape[1] else x
+
+
+def nonfinite_flag(x: Tensor) -> Flag:
+    """0 where `x` is finite throughout, NaN otherwise: one read of it."""
+    if not x.numel():
+        return x.new_zeros(())
+    low, high = torch.aminmax(x)  # NaN is both
+    return low * 0 + high * 0
 
 
 def total(flags: Sequence[Tensor], like: Tensor) -> Tensor:

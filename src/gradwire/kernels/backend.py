@@ -1,10 +1,11 @@
-"""Which implementation of a kernel runs: the compiled one for the CPU where Numba is installed, else plain torch.
+"""Which implementation of a kernel runs: Numba's on the CPU, Triton's on a GPU, or plain torch where they are missing.
 
-A kernel is a folder: `reference.py` defines it in plain torch, `cpu.py` has functions of the same names in Numba, and
-`run` chooses. Where there is one, `one_pass.py` has those that read and write gradients where they lie. On a GPU
-everything is plain torch but the random numbers, which Triton makes where it is installed.
+A kernel is a folder: `reference.py` defines it in plain torch, `cpu.py` has functions of the same names in Numba,
+`gpu.py` in Triton, and `run` chooses. Where there is one, `one_pass.py` has those of the CPU that read and write
+gradients where they lie.
 
 ``GRADWIRE_KERNELS=reference`` in the environment, or `plain_torch` in a program, chooses plain torch everywhere.
+``TRITON_INTERPRET=1`` in the environment and `interpreted` in a program run the GPU's kernels on the CPU, slowly.
 """
 
 from __future__ import annotations
@@ -20,34 +21,37 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Feedback
+from gradwire.core.window import Feedback, Window
 
 P = ParamSpec("P")
 R = TypeVar("R")
+CPU, GPU = "cpu", "gpu"
+_MODULES = {CPU: ("cpu", "one_pass"), GPU: ("gpu",)}
 _NUMBA = find_spec("numba") is not None
 _NUMPY = find_spec("numpy") is not None
 _TRITON = find_spec("triton") is not None
 _plain = os.environ.get("GRADWIRE_KERNELS") == "reference"
+_interpreted = False
 
 
 def run(reference: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a kernel: the compiled function of the same name where it can treat all arguments, else `reference`.
+    """Call a kernel: the fast function of the same name where it can treat all arguments, else `reference`.
 
     Args:
         reference: the function of a `reference.py`.
-        args: its arguments; tensors and devices among them must be the CPU's for the compiled one.
+        args: its arguments; tensors and devices among them must all be of one kind for a fast one.
     """
-    values = [*args, *kwargs.values()]
-    if _NUMBA and not _plain and all(map(_on_host, values)):
-        compiled_one = compiled_function(reference.__module__.rpartition(".")[0], reference.__name__)
-        if compiled_one is not None and getattr(compiled_one, "accepts", _anything)(*args, **kwargs):
-            found: R = compiled_one(*args, **kwargs)
+    kind = kind_of(*args, *kwargs.values())
+    if kind is not None:
+        fast = fast_function(reference.__module__.rpartition(".")[0], reference.__name__, kind)
+        if fast is not None and getattr(fast, "accepts", _anything)(*args, **kwargs):
+            found: R = fast(*args, **kwargs)
             return found
     return reference(*args, **kwargs)
 
 
 def only(accepts: Callable[..., bool]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Mark a compiled kernel that treats not all arguments: those that `accepts` takes."""
+    """Mark a fast kernel that treats not all arguments: those that `accepts` takes."""
 
     def mark(function: Callable[P, R]) -> Callable[P, R]:
         function.accepts = accepts  # type: ignore[attr-defined]
@@ -56,10 +60,18 @@ def only(accepts: Callable[..., bool]) -> Callable[[Callable[P, R]], Callable[P,
     return mark
 
 
+def fast(kernel: str, name: str, tensor: Tensor) -> Callable[..., Any]:
+    """The fast function `name` of a kernel's package that treats such tensors; there must be one."""
+    kind = kind_of(tensor)
+    found: Callable[..., Any] | None = None if kind is None else fast_function(kernel, name, kind)
+    assert found is not None, f"{kernel}: no fast {name} for a tensor on {tensor.device}"
+    return found
+
+
 @cache
-def compiled_function(kernel: str, name: str) -> Any:
-    """The compiled function `name` of a kernel's package, from `cpu.py` or `one_pass.py`; None if there is none."""
-    for module in ("cpu", "one_pass"):
+def fast_function(kernel: str, name: str, kind: str) -> Any:
+    """The function `name` of a kernel's package for CPUs or GPUs; None if there is none."""
+    for module in _MODULES[kind]:
         if find_spec(f"{kernel}.{module}") is not None:
             found = getattr(import_module(f"{kernel}.{module}"), name, None)
             if found is not None:
@@ -67,9 +79,20 @@ def compiled_function(kernel: str, name: str) -> Any:
     return None
 
 
+def kind_of(*values: object) -> str | None:
+    """Whose fast kernels can treat these values: the CPU's, the GPU's, or None's."""
+    if _plain:
+        return None
+    if _interpreted:
+        return GPU if all(map(_on_host_or_told, values)) else None
+    if _NUMBA and all(map(_on_host, values)):
+        return CPU
+    return GPU if _TRITON and any(map(_on_gpu, values)) and not any(map(_elsewhere, values)) else None
+
+
 def compiled(*tensors: Tensor) -> bool:
     """Whether the Numba kernels can treat these tensors."""
-    return _NUMBA and not _plain and all(map(_on_host, tensors))
+    return kind_of(*tensors) == CPU
 
 
 def numpy(tensor: Tensor) -> bool:
@@ -79,19 +102,56 @@ def numpy(tensor: Tensor) -> bool:
 
 def fused(device: torch.device) -> bool:
     """Whether Triton's kernels can run there."""
-    return _TRITON and not _plain and device.type == "cuda"
+    return kind_of(device) == GPU
+
+
+def _device(value: object) -> torch.device | None:
+    """Where a value lies; None: everywhere."""
+    if isinstance(value, Feedback):
+        return value.out.device
+    if isinstance(value, Window):
+        return value.buffer.device
+    if isinstance(value, Tensor):
+        return value.device
+    return value if isinstance(value, torch.device) else None
+
+
+def _on_host_or_told(value: object) -> bool:
+    device = _device(value)
+    return device is None or device.type == "cpu"
 
 
 def _on_host(value: object) -> bool:
-    if isinstance(value, Feedback):  # a factor that is known on a device only is not for the host
-        return value.out.device.type == "cpu" and not isinstance(value.decay, Tensor)
-    if isinstance(value, Tensor):
-        return value.device.type == "cpu"
-    return not isinstance(value, torch.device) or value.type == "cpu"
+    # a factor that is known on a device only is not for the host
+    return _on_host_or_told(value) and not (isinstance(value, Feedback) and isinstance(value.decay, Tensor))
+
+
+def _on_gpu(value: object) -> bool:
+    device = _device(value)
+    return device is not None and device.type == "cuda"
+
+
+def _elsewhere(value: object) -> bool:
+    device = _device(value)
+    return device is not None and device.type != "cuda"
 
 
 def _anything(*args: object, **kwargs: object) -> bool:
     return True
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Inside, the GPU's kernels treat tensors of the CPU, in Triton's interpreter; for tests.
+
+    ``TRITON_INTERPRET=1`` must be in the environment before they are imported.
+    """
+    global _interpreted
+    before, _interpreted = _interpreted, True
+    try:
+        yield
+    finally:
+        _interpreted = before
 
 
 @contextmanager

@@ -46,5 +46,10 @@ def added(x: Tensor, groups: int = 1) -> Tensor:
     return total
 
 
+def divided(x: Tensor, number: float) -> Tensor:
+    """x / number, rounded once: torch multiplies by the inverse of a plain number on a GPU."""
+    return x / number if x.device.type == "cpu" else x / x.new_full((), number)
+
+
 def _no_bytes(part: Tensor) -> Tensor:
     return torch.empty((part.shape[0], 0), dtype=torch.uint8, device=part.device)

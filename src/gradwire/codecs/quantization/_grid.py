@@ -9,17 +9,15 @@ import math
 from abc import abstractmethod
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gradwire.codecs.quantization._rotation import rotated, rotated_back
-from gradwire.core.codec import Codec, Combine, Flag, Traits, nonfinite_flag
+from gradwire.core.codec import Codec, Combine, Flag, Traits
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random, Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import grid, rows
 from gradwire.kernels.grid import Rule
-from gradwire.kernels.window import one_pass
 
 ROUNDED = Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True)  # at random, by default
 
@@ -97,31 +95,27 @@ class GridCodec(Codec):
 
     def read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
         """Scales and packed codes."""
-        scales, start = rows.take(payload.data, 0, -(-numel // self.rule(numel).block), torch.float32)
-        return scales, payload.data[:, start:]
+        return grid.split(payload.data, self.rule(numel), numel)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if self.rotates or not self.scales_by_rule or not one_pass(source, feedback):
+        rule = self.rule(shard)
+        if self.rotates or not self.scales_by_rule or not grid.in_one_pass(rule, source, feedback):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        rule, noise = self.rule(shard), self.noise(rng)
-        parts = grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.owner)
-        return Payload(rows.join(*parts, owner=rng.owner))
+        noise = self.noise(rng)
+        return Payload(grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.owner))
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        if self.rotates or not one_pass(target):
+        if self.rotates or not grid.in_one_pass(self.rule(shard), target):
             return super().decode_to(payload, target, shard, rng, factor)
-        scales, codes = self.read(payload, shard)
-        grid.decode_to(codes, scales, self.rule(shard), shard, target, factor)
-        return nonfinite_flag(scales)
+        return grid.decode_to(payload.data, self.rule(shard), shard, target, factor)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
-        if self.rotates or not one_pass(target):
+        rule = self.rule(target.numel)
+        if self.rotates or not grid.in_one_pass(rule, target):
             return super().combine_to(payload, target, rng, factor)
-        scales, codes = self.read(payload, target.numel)
-        grid.combine_to(codes, scales, self.rule(target.numel), target, factor)
-        return nonfinite_flag(scales)
+        return grid.combine_to(payload.data, rule, target, factor)
 
     def reduce_and_encode(
         self,
@@ -135,7 +129,5 @@ class GridCodec(Codec):
     ) -> Payload:
         if self.rotates or not self.scales_by_rule:  # by other signs on the way down
             return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
-        scales, codes = self.read(payload, numel)
         rule, noise = self.rule(numel), self.noise(down)
-        codes, scales = grid.reduce_and_encode(codes, scales, rule, numel, feedback, noise, groups, factor)
-        return Payload(rows.join(scales, codes, owner=down.owner))
+        return Payload(grid.reduce_and_encode(payload.data, rule, numel, feedback, noise, groups, factor, down.owner))

@@ -35,7 +35,7 @@ class SignCodec(Codec):
         return signs.decode(*self.read(payload, numel), self.span(numel), numel)
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        if not one_pass(target):
+        if not signs.in_one_pass(target):
             return super().decode_to(payload, target, shard, rng, factor)
         bits, low, high = self.read(payload, shard)
         signs.decode_to(bits, low, high, self.span(shard), shard, target, factor)
@@ -74,8 +74,8 @@ class MeanSigns(BlockSigns):
         return Payload(rows.join(scales, bits))
 
     def read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor, Tensor]:
-        scales, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
-        return payload.data[:, start:], -scales, scales
+        scales, bits = signs.split(payload.data, self.block, numel)
+        return bits, -scales, scales
 
     def payload_bytes(self, numel: int) -> int:
         return packed_bytes(numel, 1) + 4 * -(-numel // self.block)
@@ -83,10 +83,19 @@ class MeanSigns(BlockSigns):
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if not one_pass(source, feedback):
+        if not signs.in_one_pass(source, feedback, self.block):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        parts = signs.encode_scaled_from(source, feedback, shards, shard, self.block, factor, rng.owner)
-        return Payload(rows.join(*parts, owner=rng.owner))
+        return Payload(signs.encode_scaled_from(source, feedback, shards, shard, self.block, factor, rng.owner))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not signs.in_one_pass(target, block=self.block):
+            return super().decode_to(payload, target, shard, rng, factor)
+        return signs.decode_scaled_to(payload.data, self.block, shard, target, factor)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if not signs.in_one_pass(target, block=self.block):
+            return super().combine_to(payload, target, rng, factor)
+        return signs.combine_scaled_to(payload.data, self.block, target, factor)
 
     def reduce_and_encode(
         self,
@@ -100,5 +109,4 @@ class MeanSigns(BlockSigns):
     ) -> Payload:
         if factor != 1:
             return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
-        bits, scales = signs.reduce_and_encode(*self.read(payload, numel), self.block, numel, feedback, groups)
-        return Payload(rows.join(scales, bits))
+        return Payload(signs.reduce_and_encode(payload.data, self.block, numel, feedback, groups, down.owner))

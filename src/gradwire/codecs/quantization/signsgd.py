@@ -27,7 +27,6 @@ from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows, signs
 from gradwire.kernels.bitpack import packed_bytes
-from gradwire.kernels.window import one_pass
 
 
 @register
@@ -65,7 +64,7 @@ class SignSGD(SignCodec):
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if feedback is not None or not one_pass(source):
+        if feedback is not None or not signs.in_one_pass(source):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
         return _joined(*signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.owner))
 

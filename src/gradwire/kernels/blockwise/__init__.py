@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import compiled_function, run
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.blockwise import reference
 
 
@@ -30,5 +30,5 @@ def square_sum(x: Tensor, block: int) -> Tensor:
 
 def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Tensor:
     """`square_sum` of the compensated gradients, which go to ``feedback.out``: one pass, for `one_pass` windows."""
-    found: Tensor = compiled_function(__name__, "square_sum_from")(source, feedback, block)
+    found: Tensor = fast(__name__, "square_sum_from", source.buffer)(source, feedback, block)
     return found

@@ -14,15 +14,17 @@ the rows in their order.
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.core.window import Feedback, Window
-from gradwire.kernels import bitpack, trits
-from gradwire.kernels.backend import compiled_function, run
+from gradwire.core.window import Feedback, Flag, Window
+from gradwire.kernels import bitpack, rows, trits
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.grid import reference
 from gradwire.kernels.grid.reference import Rule as Rule
+from gradwire.kernels.window import one_pass as window_in_one_pass
 
 
 def code_width(low: int, high: int) -> int:
@@ -81,14 +83,17 @@ def scale(x: Tensor, rule: Rule) -> Tensor:
 
 def decode_by(data: Tensor, scales: Tensor, rule: Rule, numel: int) -> Tensor:
     """The values: (rows, numel) float32."""
-    return decode(plain_codes(data, rule, numel), scales / rule.high, rule.block, rule.low, rule.high, numel)
+    return decode(
+        plain_codes(data, rule, numel), rows.divided(scales, rule.high), rule.block, rule.low, rule.high, numel
+    )
 
 
 def combine_by(data: Tensor, scales: Tensor, rule: Rule, numel: int, groups: int) -> Tensor:
     """The mean of the values over the rows of each of `groups` equal groups, first to last: (groups, numel)."""
     codes = plain_codes(data, rule, numel)
-    total = decode_sum(codes, scales / rule.high, rule.block, rule.low, rule.high, numel, groups)
-    return total.div_(data.shape[0] // groups)
+    steps = rows.divided(scales, rule.high)
+    total = decode_sum(codes, steps, rule.block, rule.low, rule.high, numel, groups)
+    return rows.divided(total, data.shape[0] // groups)
 
 
 def plain_codes(data: Tensor, rule: Rule, numel: int) -> Tensor:
@@ -96,21 +101,31 @@ def plain_codes(data: Tensor, rule: Rule, numel: int) -> Tensor:
     return bitpack.pack(trits.unpack(data, numel), code_width(rule.low, rule.high)) if rule.trits else data
 
 
+def split(data: Tensor, rule: Rule, numel: int) -> tuple[Tensor, Tensor]:
+    """Scales and packed codes of rows as they travel: float32 scales, then the codes."""
+    return reference.split(data, rule, numel)
+
+
 def reduce_and_encode(
     data: Tensor,
-    scales: Tensor,
     rule: Rule,
     numel: int,
     feedback: Feedback | None = None,
     noise: Stream | None = None,
     groups: int = 1,
     factor: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """`combine_by`, times `factor`, plus what `feedback` keeps; and that by `encode_by`: codes and scales.
+    owner: str = "",
+) -> Tensor:
+    """`combine_by`, times `factor`, plus what `feedback` keeps; and that by `encode_by`. Rows are as they travel.
 
-    They have a row for each group. What the encoding loses, decoded values times `factor`, goes to ``feedback.out``.
+    There is one for each group. What the encoding loses, decoded values times `factor`, goes to ``feedback.out``.
     """
-    return run(reference.reduce_and_encode, data, scales, rule, numel, feedback, noise, groups, factor)
+    return run(reference.reduce_and_encode, data, rule, numel, feedback, noise, groups, factor, owner)
+
+
+def in_one_pass(rule: Rule, window: Window, feedback: Feedback | None = None) -> bool:
+    """Whether the three functions below can treat a window."""
+    return window_in_one_pass(window, feedback, on_gpu=lambda: import_module(f"{__name__}.gpu").serves(rule))
 
 
 def encode_from(
@@ -122,22 +137,23 @@ def encode_from(
     noise: Stream | None,
     factor: float,
     owner: str,
-) -> tuple[Tensor, Tensor]:
-    """`encode_by` of the compensated gradients in one pass, for `one_pass` windows: scales and codes.
+) -> Tensor:
+    """`encode_by` of the compensated gradients in one pass, for `one_pass` windows: rows as they travel.
 
     Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
     """
-    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_from")(
-        source, feedback, shards, shard, rule, noise, factor, owner
-    )
+    encode = fast(__name__, "encode_from", source.buffer)
+    found: Tensor = encode(source, feedback, shards, shard, rule, noise, factor, owner)
     return found
 
 
-def decode_to(data: Tensor, scales: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> None:
+def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> Flag:
     """`decode_by` of rows that are the shards of one vector, times `factor`, into a `one_pass` window."""
-    compiled_function(__name__, "decode_to")(data, scales, rule, shard, target, factor)
+    flag: Flag = fast(__name__, "decode_to", target.buffer)(data, rule, shard, target, factor)
+    return flag
 
 
-def combine_to(data: Tensor, scales: Tensor, rule: Rule, target: Window, factor: float) -> None:
+def combine_to(data: Tensor, rule: Rule, target: Window, factor: float) -> Flag:
     """`combine_by` of one group, times `factor`, into a `one_pass` window."""
-    compiled_function(__name__, "combine_to")(data, scales, rule, target, factor)
+    flag: Flag = fast(__name__, "combine_to", target.buffer)(data, rule, target, factor)
+    return flag

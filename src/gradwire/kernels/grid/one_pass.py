@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, pack_codes, unpack_codes
 from gradwire.kernels.blockwise.cpu import WIDTH, average, fold_room, folded, largest
 from gradwire.kernels.grid.cpu import (
@@ -25,9 +25,10 @@ from gradwire.kernels.grid.cpu import (
     _noise,
     _smaller,
 )
-from gradwire.kernels.grid.reference import SMALLEST, Rule, code_width
+from gradwire.kernels.grid.reference import SMALLEST, Rule, code_width, split
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
+from gradwire.kernels.rows import join
 from gradwire.kernels.trits.cpu import pack_trits, unpack_trits
 from gradwire.kernels.window.cpu import Memory, Spans, each_worker, load, memory_of, spans_of, store
 from gradwire.kernels.workspace import room
@@ -264,24 +265,25 @@ def _reduce_and_encode(
 
 def reduce_and_encode(
     data: Tensor,
-    scales: Tensor,
     rule: Rule,
     numel: int,
     feedback: Feedback | None,
     noise: Stream | None,
     groups: int,
     factor: float,
-) -> tuple[Tensor, Tensor]:
+    owner: str,
+) -> Tensor:
+    scales, received = split(data, rule, numel)
     packed = torch.empty((groups, rule.code_bytes(numel)), dtype=torch.uint8)
     found = torch.empty((groups, -(-numel // rule.block)), dtype=torch.float32)
-    size, parts, steps = _tile(rule, numel), data.chunk(groups), (scales / rule.high).chunk(groups)
+    size, parts, steps = _tile(rule, numel), received.chunk(groups), (scales / rule.high).chunk(groups)
     for rows, drawn in _noise(noise, groups, each=True):
         g = rows.start
         (carry, decay, _), lost = memory_of(feedback, g)
         common = *flat(parts[g]), array(steps[g]), _array(rule), drawn, np.float32(factor), carry, decay
         results = packed[g].numpy(), found[g].numpy(), lost
         _reduce_group((*common, *results, numel), _codes(rule, size), numel, size)
-    return packed, found
+    return join(found, packed, owner=owner)
 
 
 def _reduce_group(common: Any, codes: Callable[[], np.ndarray], numel: int, size: int) -> None:
@@ -297,7 +299,7 @@ def encode_from(
     noise: Stream | None,
     factor: float,
     owner: str,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     rows, size = source.rows * shards, _tile(rule, shard)
     scales = room(owner, "scales", (rows, -(-shard // rule.block)), torch.float32)
     packed = room(owner, "codes", (rows, rule.code_bytes(shard)), torch.uint8)
@@ -317,21 +319,24 @@ def encode_from(
         return lambda first, last: _encode_from(*common, codes(), size, first, last)
 
     each_worker(source, feedback, shards, shard, size, work)
-    return scales, packed
+    return join(scales, packed, owner=owner)
 
 
-def decode_to(data: Tensor, scales: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> None:
-    size = _tile(rule, shard)
-    values = *flat(data), array(scales), _array(rule), shard, np.float32(factor)
+def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> Flag:
+    (scales, packed), size = split(data, rule, shard), _tile(rule, shard)
+    values = *flat(packed), array(scales), _array(rule), shard, np.float32(factor)
     common, codes = (*values, target.buffer[0].numpy(), spans_of(target)), _codes(rule, size)
     split_rows(lambda first, last: _decode_to(*common, codes(), size, first, last), data.shape[0], shard, size)
+    return nonfinite_flag(scales)
 
 
-def combine_to(data: Tensor, scales: Tensor, rule: Rule, target: Window, factor: float) -> None:
+def combine_to(data: Tensor, rule: Rule, target: Window, factor: float) -> Flag:
     size, numel = _tile(rule, target.numel), target.numel
-    values = *flat(data), array(scales / rule.high), _array(rule), numel, np.float32(factor)
+    scales, packed = split(data, rule, numel)
+    values = *flat(packed), array(scales / rule.high), _array(rule), numel, np.float32(factor)
     common, codes = (*values, target.buffer[0].numpy(), spans_of(target)), _codes(rule, size)
     split_rows(lambda first, last: _combine_to(*common, codes(), size, first, last), 1, numel, size)
+    return nonfinite_flag(scales)
 
 
 def _array(rule: Rule) -> RuleArray:

@@ -89,24 +89,30 @@ def plain_codes(data: Tensor, rule: Rule, numel: int) -> Tensor:
 
 def decode_by(data: Tensor, scales: Tensor, rule: Rule, numel: int) -> Tensor:
     codes = plain_codes(data, rule, numel)
-    return decode(codes, scales / rule.high, rule.block, rule.low, rule.high, numel)
+    return decode(codes, rows.divided(scales, rule.high), rule.block, rule.low, rule.high, numel)
 
 
 def combine_by(data: Tensor, scales: Tensor, rule: Rule, numel: int, groups: int) -> Tensor:
-    return rows.added(decode_by(data, scales, rule, numel), groups) / (data.shape[0] // groups)
+    return rows.divided(rows.added(decode_by(data, scales, rule, numel), groups), data.shape[0] // groups)
+
+
+def split(data: Tensor, rule: Rule, numel: int) -> tuple[Tensor, Tensor]:
+    scales, start = rows.take(data, 0, -(-numel // rule.block), torch.float32)
+    return scales, data[:, start:]
 
 
 def reduce_and_encode(
     data: Tensor,
-    scales: Tensor,
     rule: Rule,
     numel: int,
     feedback: Feedback | None,
     noise: Stream | None,
     groups: int,
     factor: float,
-) -> tuple[Tensor, Tensor]:
-    mean = combine_by(data, scales, rule, numel, groups)
+    owner: str,
+) -> Tensor:
+    scales, packed = split(data, rule, numel)
+    mean = combine_by(packed, scales, rule, numel, groups)
     if factor != 1:
         mean = mean * factor
     if feedback is not None:
@@ -115,7 +121,7 @@ def reduce_and_encode(
     if feedback is not None:
         own = decode_by(codes, found, rule, numel)
         feedback.keep(own if factor == 1 else own * factor)
-    return codes, found
+    return rows.join(found, codes, owner=owner)
 
 
 def _by_block(x: Tensor, factors: Tensor, block: int) -> Tensor:

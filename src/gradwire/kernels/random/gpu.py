@@ -1,17 +1,25 @@
-"""Philox-4x32-10 as one launch. Triton's own generator is the same function of key and counter."""
+"""Random numbers on a GPU: Philox-4x32-10 as one launch, and the quick hash and its halves inside other kernels.
+
+Triton's own generator is the same function of key and counter as ours.
+"""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.core.random import Stream
+from gradwire.kernels.launch import launch
+
 BLOCK = 512
 
 
-@triton.jit(do_not_specialize=["key", "first", "blocks"])  # type: ignore[untyped-decorator]
-def _words(out, key, first, blocks, size: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["key", "first", "blocks"])
+def _words(out, key, first, blocks, size: tl.constexpr):
     place = tl.program_id(0) * size + tl.arange(0, size)
     inside = place < blocks
     a, b, c, d = tl.randint4x(key, first + place)
@@ -25,7 +33,51 @@ def _words(out, key, first, blocks, size: tl.constexpr):  # type: ignore[no-unty
 def words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
     """The 4·`blocks` words of the blocks `first`, `first`+1, …, which must be below 2³¹."""
     out = torch.empty(4 * blocks, dtype=torch.int64, device=device)
-    if blocks:
-        with torch.cuda.device(device):
-            _words[(triton.cdiv(blocks, BLOCK),)](out, key, first, blocks, BLOCK)
+    launch(_words, triton.cdiv(blocks, BLOCK), device, out, key, first, blocks, size=BLOCK)
     return out
+
+
+@triton.jit
+def word(key, place):
+    """Word `place`, below 2³³, of the generator `words`, uint32."""
+    a, b, c, d = tl.randint4x(key, (place >> 2).to(tl.int32))
+    lane = place & 3
+    found = tl.where(lane == 0, a, tl.where(lane == 1, b, tl.where(lane == 2, c, d)))
+    return found.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def quick_word(key, place):
+    """Word `place`, int64, of the quick hash, uint32."""
+    low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    x = place.to(tl.uint32) + low + (place >> 32).to(tl.uint32) * 0x9E3779B9
+    x = x ^ (x >> 16)
+    x = (x * 0x7FEB352D) ^ high
+    x = x ^ (x >> 15)
+    x = x * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def half(key, place):
+    """Number `place`, int64, of the midpoints of 2¹⁶ cells of [0, 1)."""
+    word = quick_word(key, place >> 1)
+    bits = tl.where((place & 1) == 0, word & 0xFFFF, word >> 16)
+    return (bits.to(tl.float32) + 0.5) * 1.52587890625e-05
+
+
+def keys_of(stream: Stream | None, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The key and the offset of each row, on the device without waiting for it."""
+    if stream is None:
+        return (_zero(device),) * 2
+    assert stream.parts == rows, f"a key for each of {rows} rows"
+    signed = [key - (key >> 63 << 64) for key in stream.keys]
+    numbers = torch.tensor([*signed, *stream.offsets], dtype=torch.int64)
+    if device.type == "cuda":
+        numbers = numbers.pin_memory().to(device, non_blocking=True)
+    return numbers, numbers[rows:]
+
+
+@lru_cache(maxsize=16)
+def _zero(device: torch.device) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=device)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire.core.window import Window
-from gradwire.kernels.backend import compiled_function, run
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.scatter import reference
 
 
@@ -23,9 +23,9 @@ def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int = 1) ->
 
 def put_to(rows: Sequence[tuple[Tensor, Tensor]], shard: int, target: Window, factor: float) -> None:
     """Rows of values at ascending indices, the shards of one vector, times `factor`, into a `one_pass` window."""
-    compiled_function(__name__, "put_to")(rows, shard, target, factor)
+    fast(__name__, "put_to", target.buffer)(rows, shard, target, factor)
 
 
 def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> None:
     """The mean of rows of values at ascending indices, times `factor`, into a `one_pass` window; zero elsewhere."""
-    compiled_function(__name__, "mean_to")(values, indices, target, factor)
+    fast(__name__, "mean_to", target.buffer)(values, indices, target, factor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import compiled_function, run
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.select import reference
 
 
@@ -40,7 +40,7 @@ def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int,
     Each worker has `shards` rows of `shard` elements. ``feedback.out`` holds the compensated gradients then; `settle`
     takes off what is sent.
     """
-    found: tuple[Tensor, Tensor] = compiled_function(__name__, "top_from")(source, feedback, shards, shard, k)
+    found: tuple[Tensor, Tensor] = fast(__name__, "top_from", source.buffer)(source, feedback, shards, shard, k)
     return found
 
 
@@ -48,7 +48,7 @@ def above_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, threshold: float
 ) -> list[tuple[Tensor, Tensor]]:
     """What exceeds a threshold, in one pass: values and places of each row, both (1, count). See `top_from`."""
-    found: list[tuple[Tensor, Tensor]] = compiled_function(__name__, "above_from")(
+    found: list[tuple[Tensor, Tensor]] = fast(__name__, "above_from", source.buffer)(
         source, feedback, shards, shard, threshold
     )
     return found
@@ -56,4 +56,4 @@ def above_from(
 
 def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:
     """Take `sent`, at the places `where` behind `position` of a worker's row, off ``feedback.out``."""
-    compiled_function(__name__, "settle")(feedback, row, position, where, sent)
+    fast(__name__, "settle", feedback.out)(feedback, row, position, where, sent)

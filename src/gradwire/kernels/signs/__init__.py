@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import compiled_function, run
+from gradwire.core.window import Feedback, Flag, Window
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.signs import reference
+from gradwire.kernels.window import one_pass as window_in_one_pass
 
 
 def encode(x: Tensor) -> Tensor:
@@ -26,7 +29,7 @@ def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
 
 def encode_or_toss_from(source: Window, shards: int, shard: int, stream: Stream, owner: str) -> tuple[Tensor, Tensor]:
     """`encode_or_toss` of gradients where they lie, for `one_pass` windows: `shards` rows for each worker."""
-    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_or_toss_from")(
+    found: tuple[Tensor, Tensor] = fast(__name__, "encode_or_toss_from", source.buffer)(
         source, None, shards, shard, stream, owner
     )
     return found
@@ -55,43 +58,58 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
     return run(reference.decode_sum, data, minus, plus, block, numel, groups)
 
 
-def reduce_and_encode(
-    data: Tensor,
-    minus: Tensor,
-    plus: Tensor,
-    block: int,
-    numel: int,
-    feedback: Feedback | None = None,
-    groups: int = 1,
-) -> tuple[Tensor, Tensor]:
-    """`decode_sum` divided by the rows of a group, plus what `feedback` keeps; and that by `encode_scaled`.
+def split(data: Tensor, block: int, numel: int) -> tuple[Tensor, Tensor]:
+    """Scales and packed bits of rows of scaled signs as they travel: float32 scales, then the bits."""
+    return reference.split(data, block, numel)
 
-    Returns bits and scales, a row for each group. What the encoding loses goes to ``feedback.out``.
+
+def reduce_and_encode(
+    data: Tensor, block: int, numel: int, feedback: Feedback | None = None, groups: int = 1, owner: str = ""
+) -> Tensor:
+    """The mean of scaled signs, plus what `feedback` keeps; and that by `encode_scaled`. Rows are as they travel.
+
+    There is one for each group. What the encoding loses goes to ``feedback.out``.
     """
-    return run(reference.reduce_and_encode, data, minus, plus, block, numel, feedback, groups)
+    return run(reference.reduce_and_encode, data, block, numel, feedback, groups, owner)
+
+
+def in_one_pass(window: Window, feedback: Feedback | None = None, block: int = 8) -> bool:
+    """Whether the functions below can treat a window, and blocks of scaled signs."""
+    return window_in_one_pass(window, feedback, on_gpu=lambda: import_module(f"{__name__}.gpu").serves(block))
 
 
 def encode_scaled_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
-) -> tuple[Tensor, Tensor]:
-    """`encode_scaled` of the compensated gradients in one pass, for `one_pass` windows: scales and bits.
+) -> Tensor:
+    """`encode_scaled` of the compensated gradients in one pass, for `one_pass` windows: rows as they travel.
 
     Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
     """
-    found: tuple[Tensor, Tensor] = compiled_function(__name__, "encode_scaled_from")(
-        source, feedback, shards, shard, block, factor, owner
-    )
+    encode = fast(__name__, "encode_scaled_from", source.buffer)
+    found: Tensor = encode(source, feedback, shards, shard, block, factor, owner)
     return found
+
+
+def decode_scaled_to(data: Tensor, block: int, shard: int, target: Window, factor: float) -> Flag:
+    """Scaled signs, rows that are the shards of one vector, times `factor`, into a `one_pass` window."""
+    flag: Flag = fast(__name__, "decode_scaled_to", target.buffer)(data, block, shard, target, factor)
+    return flag
+
+
+def combine_scaled_to(data: Tensor, block: int, target: Window, factor: float) -> Flag:
+    """The mean of rows of scaled signs, times `factor`, into a `one_pass` window."""
+    flag: Flag = fast(__name__, "combine_scaled_to", target.buffer)(data, block, target, factor)
+    return flag
 
 
 def decode_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
     """`decode` of rows that are the shards of one vector, times `factor`, where they belong in a `one_pass` window."""
-    compiled_function(__name__, "decode_to")(data, minus, plus, block, shard, target, factor)
+    fast(__name__, "decode_to", target.buffer)(data, minus, plus, block, shard, target, factor)
 
 
 def combine_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, target: Window, factor: float) -> None:
-    """The mean of the decoded rows, times `factor`, where it belongs in a `one_pass` window."""
-    compiled_function(__name__, "combine_to")(data, minus, plus, block, target, factor)
+    """The mean of the decoded rows, times `factor`, where it belongs in a window that the CPU reads in one pass."""
+    fast(__name__, "combine_to", target.buffer)(data, minus, plus, block, target, factor)
 
 
 def vote(data: Tensor, ties: Tensor, groups: int = 1) -> Tensor:

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.bitpack.cpu import TILE, array, flat, unit, unpack_codes
 from gradwire.kernels.blockwise.cpu import average, fold_room
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
+from gradwire.kernels.rows import join
 from gradwire.kernels.signs.cpu import _add_rows, _choose, _pack_signs, _scale
+from gradwire.kernels.signs.reference import split
 from gradwire.kernels.window.cpu import Memory, Spans, each_worker, load, memory_of, spans_of, store
 from gradwire.kernels.workspace import room
 
@@ -140,16 +142,17 @@ def _reduce_and_encode(
 
 
 def reduce_and_encode(
-    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int
-) -> tuple[Tensor, Tensor]:
+    data: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int, owner: str
+) -> Tensor:
+    worth, received = split(data, block, numel)
     packed = torch.empty((groups, -(-numel // 8)), dtype=torch.uint8)
     scales, size = torch.empty((groups, -(-numel // block)), dtype=torch.float32), unit(block, numel)
-    for g, parts in enumerate(zip(*(t.chunk(groups) for t in (data, minus, plus)), strict=True)):
+    for g, parts in enumerate(zip(*(t.chunk(groups) for t in (received, -worth, worth)), strict=True)):
         (carry, decay, _), lost = memory_of(feedback, g)
         results = packed[g].numpy(), scales[g].numpy(), lost
         common = *flat(parts[0]), array(parts[1]), array(parts[2]), block, carry, decay, *results, numel, size
         _reduce_group(common, numel, size)
-    return packed, scales
+    return join(scales, packed, owner=owner)
 
 
 def _reduce_group(common: Any, numel: int, size: int) -> None:
@@ -158,7 +161,7 @@ def _reduce_group(common: Any, numel: int, size: int) -> None:
 
 def encode_scaled_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     rows, size = source.rows * shards, unit(block, shard)
     scales = room(owner, "scales", (rows, -(-shard // block)), torch.float32)
     packed = room(owner, "signs", (rows, -(-shard // 8)), torch.uint8)
@@ -169,7 +172,19 @@ def encode_scaled_from(
         return lambda first, last: _encode_scaled_from(*common, first, last)
 
     each_worker(source, feedback, shards, shard, size, work)
-    return scales, packed
+    return join(scales, packed, owner=owner)
+
+
+def decode_scaled_to(data: Tensor, block: int, shard: int, target: Window, factor: float) -> Flag:
+    scales, bits = split(data, block, shard)
+    decode_to(bits, -scales, scales, block, shard, target, factor)
+    return nonfinite_flag(scales)
+
+
+def combine_scaled_to(data: Tensor, block: int, target: Window, factor: float) -> Flag:
+    scales, bits = split(data, block, target.numel)
+    combine_to(bits, -scales, scales, block, target, factor)
+    return nonfinite_flag(scales)
 
 
 def decode_to(data: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:

@@ -43,16 +43,23 @@ def decode_sum(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int
     return rows.added(decode(data, minus, plus, block, numel), groups)
 
 
+def split(data: Tensor, block: int, numel: int) -> tuple[Tensor, Tensor]:
+    scales, start = rows.take(data, 0, -(-numel // block), torch.float32)
+    return scales, data[:, start:]
+
+
 def reduce_and_encode(
-    data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int
-) -> tuple[Tensor, Tensor]:
-    mean = decode_sum(data, minus, plus, block, numel, groups) / (data.shape[0] // groups)
+    data: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int, owner: str
+) -> Tensor:
+    worth, received = split(data, block, numel)
+    total = decode_sum(received, -worth, worth, block, numel, groups)
+    mean = rows.divided(total, data.shape[0] // groups)
     if feedback is not None:
         mean = feedback.compensated(Window.whole(mean))
     scales, bits, own = encode_scaled(mean, block, feedback is not None)
     if feedback is not None and own is not None:
         feedback.keep(own)
-    return bits, scales
+    return rows.join(scales, bits, owner=owner)
 
 
 def vote(data: Tensor, ties: Tensor, groups: int) -> Tensor:

@@ -1,19 +1,31 @@
-"""Reading and writing gradients where they lie, a tile at a time: what the one-pass kernels on the CPU share."""
+"""Reading and writing gradients where they lie, a tile at a time: what the one-pass kernels share."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import compiled
+from gradwire.kernels.backend import CPU, GPU, compiled, kind_of
 
 
-def one_pass(source: Window, feedback: Feedback | None = None) -> bool:
-    """Whether the compiled kernels can read `source` and keep its error in one pass."""
-    if source.buffer.dtype != torch.float32 or not compiled(source.buffer) or not source.numel:
-        return False
-    return feedback is None or not isinstance(feedback.decay, torch.Tensor)
+def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callable[[], bool] = lambda: False) -> bool:
+    """Whether fast kernels can read `source` and keep its error in one pass.
+
+    Args:
+        source: where the gradients lie.
+        feedback: what a memory adds to them.
+        on_gpu: whether the GPU's kernels can treat the rest; asked where there are such kernels.
+    """
+    kind = kind_of(source.buffer, *(() if feedback is None else (feedback,)))
+    if kind == GPU:
+        from gradwire.kernels.window import gpu
+
+        fits = 0 < source.numel < gpu.MOST and source.buffer.dtype in gpu.DTYPES and source.buffer.stride(1) == 1
+        return fits and on_gpu()
+    return kind == CPU and source.buffer.dtype == torch.float32 and source.numel > 0
 
 
 def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:

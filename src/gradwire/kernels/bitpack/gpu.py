@@ -1,0 +1,72 @@
+"""Codes and numbers of a tile to and from the bytes of a payload, where a block of codes fills whole bytes."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def store_codes(
+    data, codes, blocks, limit, block: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, width: tl.constexpr
+):
+    """The (rows, columns) `codes` of the blocks `blocks`, of which the first `block` columns count, as bytes.
+
+    A byte behind `limit` is nobody's.
+    """
+    together: tl.constexpr = 8 // width if 8 % width == 0 else (4 if width == 6 else 8)  # codes that fill whole bytes
+    size: tl.constexpr = together * width // 8
+    groups: tl.constexpr = columns // together
+    in_block: tl.constexpr = block * width // 8
+    group = tl.arange(0, groups)
+    if size == 1:
+        parts = tl.reshape(codes, (rows, groups, together)) << (tl.arange(0, together) * width)[None, None, :]
+    else:
+        parts = (
+            tl.reshape(codes.to(tl.int64), (rows, groups, together)) << (tl.arange(0, together) * width)[None, None, :]
+        )
+    word = tl.sum(parts, 2)
+    for k in tl.static_range(size):
+        place = group * size + k
+        index = blocks[:, None] * in_block + place[None, :]
+        tl.store(data + index, ((word >> 8 * k) & 255).to(tl.uint8), mask=(place < in_block)[None, :] & (index < limit))
+
+
+@triton.jit
+def load_codes(
+    data, blocks, limit, block: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, width: tl.constexpr
+):
+    """The inverse: (rows, columns) int32."""
+    together: tl.constexpr = 8 // width if 8 % width == 0 else (4 if width == 6 else 8)
+    size: tl.constexpr = together * width // 8
+    groups: tl.constexpr = columns // together
+    in_block: tl.constexpr = block * width // 8
+    group = tl.arange(0, groups)
+    if size == 1:
+        word = tl.zeros((rows, groups), tl.int32)
+    else:
+        word = tl.zeros((rows, groups), tl.int64)
+    for k in tl.static_range(size):
+        place = group * size + k
+        index = blocks[:, None] * in_block + place[None, :]
+        byte = tl.load(data + index, mask=(place < in_block)[None, :] & (index < limit), other=0)
+        word |= byte.to(word.dtype) << (8 * k)
+    codes = (word[:, :, None] >> (tl.arange(0, together) * width)[None, None, :]) & ((1 << width) - 1)
+    return tl.reshape(codes, (rows, columns)).to(tl.int32)
+
+
+@triton.jit
+def store_float(data, index, value, inside):
+    """Float32 number `index` of a row of bytes, which need not be aligned."""
+    bits = value.to(tl.uint32, bitcast=True)
+    for k in tl.static_range(4):
+        tl.store(data + 4 * index + k, ((bits >> (8 * k)) & 255).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def load_float(data, index, inside):
+    """Float32 number `index` of a row of bytes, which need not be aligned; zero outside."""
+    bits = tl.zeros_like(index).to(tl.uint32)
+    for k in tl.static_range(4):
+        bits |= tl.load(data + 4 * index + k, mask=inside, other=0).to(tl.uint32) << (8 * k)
+    return bits.to(tl.float32, bitcast=True)

@@ -1,0 +1,225 @@
+"""The GPU's kernels against the simple form in plain torch, bit for bit: on a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from exact import awkward, normal, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from on_gpu import CUDA, back, here, needs_triton, on_gpu
+from torch import Tensor
+
+import gradwire
+from gradwire.core.codec import Codec
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random, Stream
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import backend, signs
+
+pytestmark = needs_triton
+SPECS = (
+    "blockint",
+    "blockint(bits=8, block=100)",
+    "blockint(bits=6, rounding='stochastic')",
+    "qsgd",
+    "qsgd(levels=127, block=2048)",
+    "terngrad",
+    "terngrad(clip=None, block=64)",
+    "lpc(bits=2, clip=0.9, block=2048)",
+    "lpc(bits=3, block=64)",
+    "efsignsgd",
+    "efsignsgd(block=64)",
+    "signsgd",
+)
+WITHOUT_MEMORY = {"signsgd"}
+PLACES = {
+    "whole": (awkward(1, 3000), ((0, 3000),)),
+    "spans": (normal(2, 5003), ((3, 700), (800, 801), (900, 900), (1000, 5003))),
+    "tiny": (awkward(2, 9), ((1, 2), (4, 9))),
+}
+
+
+class Spied(RuntimeError):
+    """Plain torch was asked where a kernel is wanted."""
+
+
+@pytest.fixture
+def fast_only(monkeypatch):
+    """The simple form is out of reach."""
+
+    def refuse(*args, **kwargs):
+        raise Spied
+
+    for name in ("encode_from", "decode_to", "combine_to"):
+        monkeypatch.setattr(Codec, name, refuse)
+
+
+def forms(codec, window, feedback, shards, shard, factor, simple):
+    """What the simple form and the fast one make of the same: payloads, errors, results, flags."""
+    base = (lambda name: getattr(Codec, name).__get__(codec)) if simple else (lambda name: getattr(codec, name))
+    ranks, numel = tuple(range(window.rows)), window.numel
+    rng = Random(3, 1, "unit", ranks, (5 * codec.alignment,) * len(ranks))
+    payload = base("encode_from")(window, feedback(window.rows, numel), shards, shard, rng, factor)
+    error = feedback.last
+    yield "payload", back(codec.read(payload, shard))
+    yield "error", None if error is None else back(error.out)
+    target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
+    first = Payload(payload.data[:shards])
+    flag = base("decode_to")(first, target, shard, rng.of((0,), (0,)), factor)
+    yield "decoded", back(target.buffer), bool(flag.isnan())
+    senders, down = rng.of(range(shards), (0,) * shards), rng.fold("down").of((0,), (32,))
+    again = base("reduce_and_encode")(first, shard, senders, down, feedback(1, shard), 1, factor)
+    yield "recoded", back(codec.read(again, shard)), None if feedback.last is None else back(feedback.last.out)
+    if shards == 1:
+        target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
+        flag = base("combine_to")(payload, target, rng, factor)
+        yield "combined", back(target.buffer), bool(flag.isnan())
+
+
+class Memory:
+    """Makes the same feedback again and again, and remembers the last."""
+
+    def __init__(self, kind):
+        self.kind, self.last = kind, None
+
+    def __call__(self, rows, numel):
+        if self.kind is None:
+            self.last = None
+            return None
+        decay, gain, first = self.kind
+        error = None if first else here(0.1 * normal(rows, numel, 5))
+        decay = here(torch.tensor(0.25)) if decay is None else decay
+        self.last = Feedback(here(torch.full((rows, numel), 9.0)), error, decay, gain)
+        return self.last
+
+
+def check(codec, x, spans, shards, kind, factor=1.0):
+    window, numel = Window(here(x), spans), sum(last - first for first, last in spans)
+    shard = numel if shards == 1 else -(-numel // (shards * codec.alignment)) * codec.alignment
+    given = codec, window, Memory(kind), shards, shard, factor
+    with backend.plain_torch():
+        wanted = list(forms(*given, True))
+    with on_gpu():
+        found = list(forms(*given, False))
+    for a, b in zip(found, wanted, strict=True):
+        for one, other in zip(a[1:], b[1:], strict=True):
+            if isinstance(one, Tensor) and x.dtype == torch.bfloat16 and not CUDA:
+                assert torch.allclose(one, other, rtol=2.0**-7)  # the interpreter cuts bits off
+            else:
+                assert one == other if isinstance(one, bool) else same(one, other), (codec.spec, a[0])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("spec", SPECS)
+def test_kernels_give_what_the_simple_form_gives(spec, place, shards):
+    """With a memory whose factor is a number, or known on the device only."""
+    codec, (x, spans) = gradwire.codec(spec), PLACES[place]
+    check(codec, x, spans, shards, None if spec in WITHOUT_MEMORY else (0.3 if shards == 1 else None, 1.0, False))
+
+
+@pytest.mark.parametrize("kind", [None, (1.0, 1.0, True), (1.0, 0.7, False)])
+@pytest.mark.parametrize("spec", ["blockint", "qsgd", "efsignsgd"])
+def test_any_memory(spec, kind):
+    check(gradwire.codec(spec), normal(2, 700), ((0, 300), (301, 700)), 2, kind, 1.0 if spec == "efsignsgd" else 0.46)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("spec", ["blockint", "terngrad", "efsignsgd", "signsgd"])
+def test_gradients_of_16_bits_are_read_as_they_are(spec, dtype):
+    kind = None if spec in WITHOUT_MEMORY else (0.3, 1.0, False)
+    check(gradwire.codec(spec), normal(2, 700).to(dtype), ((0, 300), (301, 700)), 2, kind)
+
+
+@settings(max_examples=15 if not CUDA else 200, deadline=None)
+@given(
+    spec=st.sampled_from(SPECS),
+    lengths=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 30)), min_size=1, max_size=6),
+    shards=st.integers(1, 4),
+    seed=st.integers(0, 100),
+)
+def test_any_shape(spec, lengths, shards, seed):
+    spans, at = [], 0
+    for length, gap in lengths:
+        spans.append((at, at + length))
+        at += length + gap
+    if not any(length for length, _ in lengths):
+        return
+    kind = None if spec in WITHOUT_MEMORY else (0.3, 1.0, False)
+    check(gradwire.codec(spec), awkward(1, at, seed), tuple(spans), shards, kind)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_no_fast_form_falls_back(spec, fast_only):
+    """Where a kernel is promised, the simple form is not called."""
+    codec, window = gradwire.codec(spec), Window(here(normal(1, 900)), ((0, 900),))
+    kept = None if codec.name in WITHOUT_MEMORY else Feedback(here(torch.empty(1, 900)), None)
+    with on_gpu():
+        payload = codec.encode_from(window, kept, 1, 900, Random())
+        codec.decode_to(payload, window, 900, Random())
+        if codec.name not in WITHOUT_MEMORY:  # votes are counted and decoded, not combined in place
+            codec.combine_to(payload, window, Random())
+
+
+@pytest.mark.parametrize("spec", ["blockint(block=9)", "lpc(bits=3, block=7)", "efsignsgd(block=7)"])
+def test_blocks_that_kernels_cannot_treat_are_left_to_plain_torch(spec):
+    check(gradwire.codec(spec), normal(2, 9000), ((0, 300), (301, 9000)), 2, (0.3, 1.0, False))
+
+
+@pytest.mark.parametrize("voters", [1, 2, 3, 4, 7])
+def test_votes(voters):
+    data = torch.randint(0, 256, (2 * voters, 1100), dtype=torch.uint8, generator=torch.Generator().manual_seed(voters))
+    ties = torch.randint(0, 256, (2, 1100), dtype=torch.uint8, generator=torch.Generator().manual_seed(9))
+    with on_gpu():
+        found = signs.vote(here(data)[:, 1:], here(ties)[:, 1:], groups=2)
+    assert found.cpu().equal(signs.reference.vote(data[:, 1:], ties[:, 1:], 2))
+
+
+@pytest.mark.parametrize("offset", [0, 128, 4096, 32, 7])
+@pytest.mark.parametrize("numel", [1, 8, 127, 1001])
+def test_tosses(offset, numel):
+    stream = Stream((5, 2**64 - 3, 5), (offset, 2 * offset, offset))
+    with on_gpu():
+        found = signs.tosses(stream, numel, here(torch.zeros(1)).device)
+    assert found.cpu().equal(signs.reference.tosses(stream, numel, torch.device("cpu")))
+
+
+def test_halves_beyond_the_32nd_bit():
+    """Rounding draws number `offset` + i of a stream, however far that is."""
+    codec, window = gradwire.codec("qsgd"), Window(here(normal(1, 600)), ((0, 600),))
+    for offset in (2**32 - 512, 2**33 - 512, 2**40):
+        rng = Random(offsets=(offset,))
+        with on_gpu():
+            found = codec.encode_from(window, None, 1, 600, rng)
+        with backend.plain_torch():
+            wanted = Codec.encode_from(codec, window, None, 1, 600, rng)
+        assert found.data.equal(wanted.data)
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device, and 12 GB of its memory")
+@pytest.mark.parametrize("spec", ["blockint", "efsignsgd"])
+def test_more_than_two_to_the_31_bytes(spec):
+    codec, numel = gradwire.codec(spec), 2**29 + 1000
+    window = Window(torch.randn(1, numel, device="cuda"), ((5, numel),))
+    kept = Feedback(torch.empty(1, numel - 5, device="cuda"), None)
+    payload = codec.encode_from(window, kept, 1, numel - 5, Random())
+    out = Window(torch.zeros(1, numel, device="cuda"), window.spans)
+    codec.decode_to(payload, out, numel - 5, Random())
+    assert torch.equal(window.buffer[:, 5:] - out.buffer[:, 5:], kept.out)
+    assert out.buffer[0, -1] != 0
+
+
+def test_kernels_compile_for_a_gpu():
+    """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_kernels.py")
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    kernels = done.stdout.split()
+    assert {"grid._encode_from", "grid._reduce_and_encode", "grid._mean_to", "signs._vote"} <= set(kernels)
