@@ -1,9 +1,11 @@
-"""Compile every GPU kernel that a few steps launch, for an H100 or H200, and print its name; no GPU is needed.
+"""Compile the GPU kernels of the codecs that are named, for an H100 or H200, and print their names; no GPU is needed.
 
 Products and sums must not be fused: results would not equal those of plain torch.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 import triton
@@ -22,37 +24,40 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
-CODECS = ("blockint", "blockint(bits=6, rounding='stochastic')", "terngrad", "efsignsgd", "signsgd")
-done = set()
+seen = {}
 
 
-class Compiled:
-    """In place of a kernel: compiles it for what it is launched with."""
+class Seen:
+    """In place of a kernel: remembers what it was last launched with, for each way to compile it."""
 
     def __init__(self, kernel):
         self.kernel = kernel
 
     def __getitem__(self, programs):
-        return self.compile
+        return self.remember
 
-    def compile(self, *args, num_warps, enable_fp_fusion, **constants):
-        names = self.kernel.arg_names
-        signature = {name: type_of(value) for name, value in zip(names, args, strict=False)}
-        signature |= dict.fromkeys(constants, "constexpr")
+    def remember(self, *args, **options):
         name = f"{self.kernel.__module__.split('.')[-2]}.{self.kernel.__name__}"
-        key = name, *signature.items(), *constants.items()
-        if key in done:
-            return
-        done.add(key)
-        values = {(names.index(n),): value for n, value in constants.items()}
-        source = ASTSource(fn=self.kernel, signature=signature, constexprs=values)
-        options = {"num_warps": num_warps, "enable_fp_fusion": enable_fp_fusion}
-        found = triton.compile(source, target=TARGET, options=options)
-        assert "fma.rn.f32" not in found.asm["ptx"], f"{name}: a product and a sum are one rounding"
-        print(name)
+        seen[name, *options.items()] = self.kernel, args, options
+
+
+def compiled(kernel, args, options):
+    """The instructions of a kernel that is launched like this."""
+    names = kernel.arg_names
+    signature = {n: "constexpr" if n in options else type_of(args[i]) for i, n in enumerate(names)}
+    values = {(i,): options[n] for i, n in enumerate(names) if n in options}
+    for i, group in enumerate(args):
+        values |= {(i, j): None for j, v in enumerate(group if isinstance(group, tuple) else ()) if v is None}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values)
+    found = triton.compile(source, target=TARGET, options={n: v for n, v in options.items() if n not in names})
+    return found.asm["ptx"]
 
 
 def type_of(value):
+    if isinstance(value, tuple):
+        return tuple(map(type_of, value))
+    if value is None:
+        return "constexpr"
     if isinstance(value, torch.Tensor):
         return TYPES[value.dtype]
     if isinstance(value, float):
@@ -63,16 +68,19 @@ def type_of(value):
 if __name__ == "__main__":
     start = launch.launch
 
-    def compiling(kernel, *args, **kwargs):
-        start(Compiled(kernel), *args, **kwargs)
+    def spied(kernel, *args, **kwargs):
+        start(Seen(kernel), *args, **kwargs)
 
     for module in ("grid", "signs", "random", "trits"):
         __import__(f"gradwire.kernels.{module}.gpu")
-        getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = compiling
+        getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = spied
     shapes = ((64, 130), (50,), (64, 64))
     gradients = {str(i): [torch.randn(shape)] * 3 for i, shape in enumerate(shapes)}
     with backend.interpreted():
-        for spec in CODECS:
+        for spec in sys.argv[1:]:
             cluster = gradwire.VirtualCluster(3, spec, strategy="scatter_reduce_gather", tensors="matrices")
             for _ in range(2):
                 cluster.reduce(gradients)
+    for (name, *_), launched in seen.items():
+        assert "fma.rn.f32" not in compiled(*launched), f"{name}: a product and a sum are one rounding"
+        print(name)

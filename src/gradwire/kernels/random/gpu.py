@@ -5,8 +5,6 @@ Triton's own generator is the same function of key and counter as ours.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -66,18 +64,13 @@ def half(key, place):
     return (bits.to(tl.float32) + 0.5) * 1.52587890625e-05
 
 
-def keys_of(stream: Stream | None, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def keys_of(stream: Stream | None, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """The key and the offset of each row, on the device without waiting for it."""
     if stream is None:
-        return (_zero(device),) * 2
+        return None, None
     assert stream.parts == rows, f"a key for each of {rows} rows"
     signed = [key - (key >> 63 << 64) for key in stream.keys]
     numbers = torch.tensor([*signed, *stream.offsets], dtype=torch.int64)
     if device.type == "cuda":
         numbers = numbers.pin_memory().to(device, non_blocking=True)
     return numbers, numbers[rows:]
-
-
-@lru_cache(maxsize=16)
-def _zero(device: torch.device) -> Tensor:
-    return torch.zeros(1, dtype=torch.int64, device=device)

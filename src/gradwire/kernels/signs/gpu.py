@@ -5,6 +5,8 @@ Kernels of scaled signs read and write payloads as they travel: a scale for each
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -18,261 +20,116 @@ from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, 
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.random.gpu import words as philox_words
-from gradwire.kernels.window.gpu import compensated, memory_of, places, places_of
+from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
 
 TILE = 4096  # elements of a program that knows no blocks
 BYTES = 1024  # of a program that counts votes
 
 
+class Payload(NamedTuple):
+    """Rows of scaled signs as they travel."""
+
+    data: Tensor
+    stride: int
+    start: int  # of the bits in a row
+    size: int  # bytes of the bits
+
+
 @triton.jit
-def _encoded(
-    a,
-    live,
-    blocks,
-    numel,
-    by,
-    data,
-    bits_at,
-    bit_bytes,
-    block: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    levels: tl.constexpr,
-):
+def _encoded(a, live, blocks, numel, payload, row, factor, shape: tl.constexpr):
     """The mean magnitude of each block and the signs of a tile, to a row of the payload; returns what is lost."""
-    count = tl.minimum(numel - blocks * block, block)
-    scale = folded(tl.where(live, tl.abs(a), 0.0), rows, columns, levels)
+    data, stride, start, size = payload
+    data += row.to(tl.int64) * stride
+    count = tl.minimum(numel - blocks * shape[0], shape[0])
+    scale = folded(tl.where(live, tl.abs(a), 0.0), shape[1], shape[2], shape[3])
     scale = tl.div_rn(scale, tl.where(count < 1, 1, count).to(tl.float32))
     store_float(data, blocks, scale, count > 0)
     positive = a >= 0
-    store_codes(data + bits_at, (live & positive).to(tl.int32), blocks, bit_bytes, block, rows, columns, 1)
-    high = scale[:, None]
-    return a - tl.where(positive, high, -high) * by
+    store_codes(data + start, (live & positive).to(tl.int32), blocks, size, shape[0], shape[1], shape[2], 1)
+    return a - tl.where(positive, scale[:, None], -scale[:, None]) * factor
 
 
 @triton.jit
-def _mean(
-    data,
-    stride,
-    senders,
-    blocks,
-    numel,
-    bits_at,
-    bit_bytes,
-    block: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-):
-    """The mean of a tile over the rows of a payload, first to last."""
+def _mean(payload, first, senders, blocks, numel, shape: tl.constexpr):
+    """The mean of a tile over `senders` rows of a payload, first to last."""
+    data, stride, start, size = payload
+    data += first.to(tl.int64) * stride
+    rows: tl.constexpr = shape[1]
+    columns: tl.constexpr = shape[2]
     total = tl.zeros((rows, columns), tl.float32)
     for _ in range(senders):
-        scale = load_float(data, blocks, blocks * block < numel)
-        bits = load_codes(data + bits_at, blocks, bit_bytes, block, rows, columns, 1)
+        scale = load_float(data, blocks, blocks * shape[0] < numel)
+        bits = load_codes(data + start, blocks, size, shape[0], rows, columns, 1)
         total += tl.where(bits != 0, scale[:, None], -scale[:, None])
         data += stride
     return tl.div_rn(total, tl.zeros_like(total) + senders)
 
 
 @triton.jit
-def _encode_scaled_from(
-    x,
-    x_stride,
-    firsts,
-    shifts,
-    spans,
-    error,
-    error_stride,
-    out,
-    out_stride,
-    decay,
-    decay_at,
-    gain,
-    data,
-    stride,
-    bits_at,
-    bit_bytes,
-    shards,
-    shard,
-    numel,
-    tiles,
-    by,
-    block: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    levels: tl.constexpr,
-    keeps: tl.constexpr,
-    one: tl.constexpr,
-    factor: tl.constexpr,
-    kept: tl.constexpr,
-    gains: tl.constexpr,
-):
-    row = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
-    worker = (row // shards).to(tl.int64)
-    shift = row % shards * shard
-    blocks, element, live = block_tile(tile, shard, block, rows, columns)
-    position = shift + element
-    inside = live & (position < numel)
-    end = tl.minimum(shift + tl.minimum((tile + 1) * rows * block, shard), numel)
-    where = places(position, end, firsts, shifts, spans + row % shards * tiles + tile, one)
-    a = tl.load(x + worker * x_stride + where, mask=inside, other=0.0).to(tl.float32)
-    a = compensated(a, error + worker * error_stride, position, inside, decay, decay_at, gain, factor, kept, gains)
-    to = data + row.to(tl.int64) * stride
-    lost = _encoded(a, live, blocks, shard, by, to, bits_at, bit_bytes, block, rows, columns, levels)
-    if keeps:
-        tl.store(out + worker * out_stride + position, lost, mask=inside)
+def _encode_scaled_from(place, memory, payload, factor, shape: tl.constexpr):
+    worker, shard, tile, row = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
+    inside = inside & live
+    position = shard * place[4] + element
+    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    lost = _encoded(a, live, blocks, place[4], payload, row, factor, shape)
+    keep(lost, memory, worker, position, inside)
 
 
 @triton.jit
-def _reduce_and_encode(
-    received,
-    received_stride,
-    senders,
-    error,
-    error_stride,
-    out,
-    out_stride,
-    decay,
-    decay_at,
-    gain,
-    data,
-    stride,
-    bits_at,
-    bit_bytes,
-    numel,
-    tiles,
-    block: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    levels: tl.constexpr,
-    keeps: tl.constexpr,
-    factor: tl.constexpr,
-    kept: tl.constexpr,
-    gains: tl.constexpr,
-):
-    group = (tl.program_id(0) // tiles).to(tl.int64)
-    blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, block, rows, columns)
-    mine = received + group * senders * received_stride
-    a = _mean(mine, received_stride, senders, blocks, numel, bits_at, bit_bytes, block, rows, columns)
-    a = compensated(a, error + group * error_stride, element, live, decay, decay_at, gain, factor, kept, gains)
-    to = data + group * stride
-    lost = _encoded(a, live, blocks, numel, 1.0, to, bits_at, bit_bytes, block, rows, columns, levels)
-    if keeps:
-        tl.store(out + group * out_stride + element, lost, mask=live)
+def _reduce_and_encode(received, senders, memory, payload, numel, tiles, shape: tl.constexpr):
+    group = tl.program_id(0) // tiles
+    blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
+    mean = _mean(received, group * senders, senders, blocks, numel, shape)
+    a = compensated(mean, memory, group, element, live)
+    lost = _encoded(a, live, blocks, numel, payload, group, 1.0, shape)
+    keep(lost, memory, group, element, live)
 
 
 @triton.jit
-def _mean_to(
-    data,
-    stride,
-    senders,
-    x,
-    firsts,
-    shifts,
-    spans,
-    flag,
-    bits_at,
-    bit_bytes,
-    shard,
-    numel,
-    tiles,
-    by,
-    block: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    levels: tl.constexpr,
-    one: tl.constexpr,
-):
+def _mean_to(payload, senders, place, flag, factor, shape: tl.constexpr):
     """The mean of the rows of each group, shards of one vector, to where it belongs."""
-    row = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
-    blocks, element, live = block_tile(tile, shard, block, rows, columns)
-    mine = data + row.to(tl.int64) * senders * stride
-    mean = _mean(mine, stride, senders, blocks, shard, bits_at, bit_bytes, block, rows, columns)
-    mean = mean * by
-    bad = tl.sum(tl.sum(tl.where(live, mean * 0, 0.0), 1), 0)
-    tl.store(flag, bad, mask=bad != bad)  # tiles that are not finite write NaN, all of them the same
-    position = row * shard + element
-    end = tl.minimum(row * shard + tl.minimum((tile + 1) * rows * block, shard), numel)
-    where = places(position, end, firsts, shifts, spans + row * tiles + tile, one)
-    tl.store(x + where, mean.to(x.dtype.element_ty), mask=live & (position < numel))
+    worker, shard, tile, row = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    mean = _mean(payload, row * senders, senders, blocks, place[4], shape)
+    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
+    write(mean * factor, at, inside & live, flag)
 
 
 @triton.jit
-def _encode_or_toss_from(
-    x,
-    x_stride,
-    firsts,
-    shifts,
-    spans,
-    keys,
-    offsets,
-    bits,
-    stride,
-    bad,
-    shards,
-    shard,
-    numel,
-    tiles,
-    size: tl.constexpr,
-    one: tl.constexpr,
-):
+def _encode_or_toss_from(place, noise, bits, stride, bad, size: tl.constexpr):
     """Signs, by a coin for zeros; `bad` becomes true for rows that are not finite."""
-    row = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
-    worker = (row // shards).to(tl.int64)
-    shift = row % shards * shard
-    blocks, element, live = block_tile(tile, shard, size, 1, size)
-    position = shift + element
-    inside = live & (position < numel)
-    end = tl.minimum(shift + tl.minimum((tile + 1) * size, shard), numel)
-    where = places(position, end, firsts, shifts, spans + row % shards * tiles + tile, one)
-    a = tl.load(x + worker * x_stride + where, mask=inside, other=0.0).to(tl.float32)
+    keys, offsets = noise
+    worker, shard, tile, row = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], size, 1, size)
+    at, inside = places(place, worker, shard, tile, element, size)
+    a = tl.load(at, mask=inside & live, other=0.0).to(tl.float32)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
     if tl.max(tl.max(zero.to(tl.int32), 1), 0) > 0:  # seldom, and dear
-        place = position + tl.load(offsets + worker)
-        coin = (word(tl.load(keys + worker), place >> 5) >> (place & 31).to(tl.uint32)) & 1
+        coin_at = (shard * place[4] + element).to(tl.int64) + tl.load(offsets + worker)
+        coin = (word(tl.load(keys + worker), coin_at >> 5) >> (coin_at & 31).to(tl.uint32)) & 1
         positive = tl.where(zero, coin.to(tl.int32), positive)
     to = row.to(tl.int64)
-    store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (shard + 7) // 8, size, 1, size, 1)
+    store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (place[4] + 7) // 8, size, 1, size, 1)
     wrong = tl.max(tl.max((a * 0 != 0).to(tl.int32), 1), 0)
     tl.store(bad + to, 1, mask=wrong > 0)
 
 
 @triton.jit
-def _decode_to(
-    bits,
-    stride,
-    minus,
-    plus,
-    scales,
-    x,
-    firsts,
-    shifts,
-    spans,
-    block,
-    shard,
-    numel,
-    tiles,
-    by,
-    size: tl.constexpr,
-    one: tl.constexpr,
-):
+def _decode_to(bits, stride, minus, plus, scales, block, place, factor, size: tl.constexpr):
     """Two-valued rows, shards of one vector, to where they belong."""
-    row = tl.program_id(0) // tiles
-    tile = tl.program_id(0) % tiles
+    worker, shard, tile, row = tile_of(place)
     to = row.to(tl.int64)
-    blocks, element, live = block_tile(tile, shard, size, 1, size)
-    code = load_codes(bits + to * stride, blocks, (shard + 7) // 8, size, 1, size, 1)
+    blocks, element, live = block_tile(tile, place[4], size, 1, size)
+    code = load_codes(bits + to * stride, blocks, (place[4] + 7) // 8, size, 1, size, 1)
     scale = to * scales + element // block
     high = tl.load(plus + scale, mask=live, other=0.0)
     low = tl.load(minus + scale, mask=live, other=0.0)
-    position = row * shard + element
-    end = tl.minimum(row * shard + tl.minimum((tile + 1) * size, shard), numel)
-    where = places(position, end, firsts, shifts, spans + row * tiles + tile, one)
-    value = tl.where(code != 0, high, low) * by
-    tl.store(x + where, value.to(x.dtype.element_ty), mask=live & (position < numel))
+    at, inside = places(place, worker, shard, tile, element, size)
+    value = tl.where(code != 0, high, low) * factor
+    tl.store(at, value.to(at.dtype.element_ty), mask=inside & live)
 
 
 @triton.jit
@@ -299,24 +156,10 @@ def serves(block: int) -> bool:
 def encode_scaled_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
 ) -> Tensor:
-    device, shape = source.buffer.device, _shape(block, shard)
-    tile = shape["rows"] * block
-    rows, tiles = source.rows * shards, triton.cdiv(shard, tile)
-    data, layout = _payload(rows, block, shard, device)
-    memory, kinds = memory_of(feedback, device)
-    where, one = places_of(source, shards, shard, tile)
-    launch(
-        _encode_scaled_from,
-        rows * tiles,
-        device,
-        *(source.buffer, source.buffer.stride(0), *where, *memory, data, data.stride(0), *layout),
-        *(shards, shard, source.numel, tiles, factor),
-        **shape,
-        **kinds,
-        keeps=feedback is not None,
-        one=one,
-    )
-    return data
+    device, shape, rows = source.buffer.device, _shape(block, shard), source.rows * shards
+    place, payload = place_of(source, shards, shard, shape[0] * shape[1]), _room(rows, block, shard, device)
+    launch(_encode_scaled_from, rows * place.tiles, device, place, memory_of(feedback), payload, factor, shape=shape)
+    return payload.data
 
 
 def decode_scaled_to(data: Tensor, block: int, shard: int, target: Window, factor: float) -> Flag:
@@ -328,23 +171,14 @@ def combine_scaled_to(data: Tensor, block: int, target: Window, factor: float) -
 
 
 def _to(data: Tensor, senders: int, block: int, shard: int, target: Window, factor: float) -> Flag:
-    device, shape = target.buffer.device, _shape(block, shard)
-    tile = shape["rows"] * block
-    groups, tiles, flag = data.shape[0] // senders, triton.cdiv(shard, tile), torch.zeros((), device=device)
-    where, one = places_of(target, groups, shard, tile)
-    launch(
-        _mean_to,
-        groups * tiles,
-        device,
-        *(data, data.stride(0), senders, target.buffer, *where, flag, *_layout(block, shard)),
-        *(shard, target.numel, tiles, factor),
-        **shape,
-        one=one,
-    )
+    device, shape, groups = target.buffer.device, _shape(block, shard), data.shape[0] // senders
+    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
+    args = _given(data, block, shard), senders, place, flag, factor
+    launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
     return flag
 
 
-def _serves_rows(data: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int, owner: str) -> bool:
+def _serves_rows(data: Tensor, block: int, numel: int, *rest: object) -> bool:
     return serves(block) and 0 < numel < 2**31
 
 
@@ -353,52 +187,28 @@ def reduce_and_encode(
     data: Tensor, block: int, numel: int, feedback: Feedback | None, groups: int, owner: str
 ) -> Tensor:
     device, shape = data.device, _shape(block, numel)
-    tiles = triton.cdiv(numel, shape["rows"] * block)
-    found, layout = _payload(groups, block, numel, device)
-    memory, kinds = memory_of(feedback, device)
-    launch(
-        _reduce_and_encode,
-        groups * tiles,
-        device,
-        *(data, data.stride(0), data.shape[0] // groups, *memory, found, found.stride(0), *layout, numel, tiles),
-        **shape,
-        **kinds,
-        keeps=feedback is not None,
-    )
-    return found
+    tiles, payload = triton.cdiv(numel, shape[0] * shape[1]), _room(groups, block, numel, device)
+    args = _given(data, block, numel), data.shape[0] // groups, memory_of(feedback), payload, numel, tiles
+    launch(_reduce_and_encode, groups * tiles, device, *args, shape=shape)
+    return payload.data
 
 
 def encode_or_toss_from(
     source: Window, feedback: None, shards: int, shard: int, stream: Stream, owner: str
 ) -> tuple[Tensor, Tensor]:
-    device, rows, tiles = source.buffer.device, source.rows * shards, triton.cdiv(shard, TILE)
+    device, rows, place = source.buffer.device, source.rows * shards, place_of(source, shards, shard, TILE)
     bits = torch.empty((rows, -(-shard // 8)), dtype=torch.uint8, device=device)
-    bad = torch.zeros((rows, 1), dtype=torch.bool, device=device)
-    where, one = places_of(source, shards, shard, TILE)
-    launch(
-        _encode_or_toss_from,
-        rows * tiles,
-        device,
-        *(source.buffer, source.buffer.stride(0), *where, *keys_of(stream, source.rows, device)),
-        *(bits, bits.stride(0), bad.view(torch.uint8), shards, shard, source.numel, tiles),
-        size=TILE,
-        one=one,
-    )
-    return bits, bad
+    bad = torch.zeros((rows, 1), dtype=torch.uint8, device=device)
+    args = place, keys_of(stream, source.rows, device), bits, bits.stride(0), bad
+    launch(_encode_or_toss_from, rows * place.tiles, device, *args, size=TILE)
+    return bits, bad.view(torch.bool)
 
 
 def decode_to(bits: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
-    device, tiles = target.buffer.device, triton.cdiv(shard, TILE)
-    where, one = places_of(target, bits.shape[0], shard, TILE)
-    launch(
-        _decode_to,
-        bits.shape[0] * tiles,
-        device,
-        *(bits, bits.stride(0), minus.contiguous(), plus.contiguous(), plus.shape[1], target.buffer, *where),
-        *(block, shard, target.numel, tiles, factor),
-        size=TILE,
-        one=one,
-    )
+    place = place_of(target, bits.shape[0], shard, TILE)
+    values = minus.contiguous(), plus.contiguous(), plus.shape[1], block
+    args = bits, bits.stride(0), *values, place, factor
+    launch(_decode_to, bits.shape[0] * place.tiles, target.buffer.device, *args, size=TILE)
 
 
 def vote(data: Tensor, ties: Tensor, groups: int) -> Tensor:
@@ -415,30 +225,26 @@ def _whole_words(stream: Stream, numel: int, device: torch.device) -> bool:
 
 @only(_whole_words)
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
-    blocks, size = -(-numel // 128), -(-numel // 8)
-    known = {
-        pair: philox_words(pair[0], pair[1] // 128, blocks, device)
-        for pair in zip(stream.keys, stream.offsets, strict=True)
-    }
-    found = [known[pair] for pair in zip(stream.keys, stream.offsets, strict=True)]
-    packed = torch.stack(found).to(torch.int32).view(torch.uint8)[:, :size]  # bit i of word j is coin 32·j + i
+    pairs, size = list(zip(stream.keys, stream.offsets, strict=True)), -(-numel // 8)
+    known = {pair: philox_words(pair[0], pair[1] // 128, -(-numel // 128), device) for pair in pairs}
+    words = torch.stack([known[pair] for pair in pairs])
+    packed = words.to(torch.int32).view(torch.uint8)[:, :size]  # bit i of word j is coin 32·j + i
     if numel % 8:
         packed = packed.clone()
         packed[:, -1] &= (1 << numel % 8) - 1
     return packed
 
 
-def _shape(block: int, numel: int) -> dict[str, int]:
+def _room(rows: int, block: int, numel: int, device: torch.device) -> Payload:
+    size = 4 * -(-numel // block) + -(-numel // 8)
+    return _given(torch.empty((rows, size), dtype=torch.uint8, device=device), block, numel)
+
+
+def _given(data: Tensor, block: int, numel: int) -> Payload:
+    return Payload(data, data.stride(0), 4 * -(-numel // block), -(-numel // 8))
+
+
+def _shape(block: int, numel: int) -> tuple[int, ...]:
+    """What kernels are compiled for: block, rows, columns and their logarithm."""
     columns = columns_of(block)
-    rows = blocks_in_tile(block, numel)
-    return {"block": block, "rows": rows, "columns": columns, "levels": columns.bit_length() - 1}
-
-
-def _layout(block: int, numel: int) -> tuple[int, int]:
-    """Where the bits of a row begin, and their bytes."""
-    return 4 * -(-numel // block), -(-numel // 8)
-
-
-def _payload(rows: int, block: int, numel: int, device: torch.device) -> tuple[Tensor, tuple[int, int]]:
-    layout = _layout(block, numel)
-    return torch.empty((rows, sum(layout)), dtype=torch.uint8, device=device), layout
+    return block, blocks_in_tile(block, numel), columns, columns.bit_length() - 1

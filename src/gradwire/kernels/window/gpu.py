@@ -3,13 +3,15 @@
 A window's elements are counted through its spans: element p of a row lies at ``p + shifts[k]`` of the buffer, for the
 span k that it falls into. A program treats one tile of neighbours and is told the first span that the tile meets, so a
 buffer of many tensors is one launch.
+
+Kernels take their arguments in groups, as tuples: a `Place`, a `Memory`. What is None is compiled away.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -18,101 +20,128 @@ from torch import Tensor
 
 from gradwire.core.window import Feedback, Spans, Window
 
-PLAIN, KNOWN, ON_DEVICE = 0, 1, 2  # what is known of a memory's factor: it is one, a number, or a tensor's
 MOST = 2**31 - 2**24  # elements of a window: kernels count in 32 bits, padding included
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class Places(NamedTuple):
-    """Where the elements of a window lie, for kernels that count in tiles."""
+class Place(NamedTuple):
+    """Where the elements of a window lie, for kernels that treat them tile by tile."""
 
-    firsts: Tensor  # first element of each span, and the number of all
+    x: Tensor
+    stride: int  # from one worker's row to the next
+    numel: int
+    shards: int  # of each worker, and elements of one
+    shard: int
+    tiles: int  # of a shard
     shifts: Tensor  # of each span
-    spans: Tensor  # first span of each tile
+    firsts: Tensor | None  # first element of each span, and the number of all; None: there is one span
+    spans: Tensor | None  # first span of each tile
 
 
 class Memory(NamedTuple):
-    """What a memory adds, for kernels."""
+    """What a memory adds, and where it keeps what is lost."""
 
-    error: Tensor
+    error: Tensor | None
     error_stride: int
-    out: Tensor
+    decay: float | None  # what is kept is multiplied by this, or by what is known on the device only
+    decay_at: Tensor | None
+    gain: float | None
+    out: Tensor | None
     out_stride: int
-    decay: float
-    decay_at: Tensor
-    gain: float
 
 
 @triton.jit
-def places(position, end, firsts, shifts, spans, one: tl.constexpr):
-    """Where the elements at `position`, up to `end`, lie in a row of the buffer. `spans` has the first they meet."""
-    if one:
-        return position.to(tl.int64) + tl.load(shifts)
-    shift = tl.zeros_like(position).to(tl.int64)
-    span = tl.load(spans)
-    first = tl.load(firsts + span)
-    while first < end:
-        shift = tl.where(position >= first, tl.load(shifts + span), shift)
-        span += 1
+def tile_of(place):
+    """Worker, shard and tile that this program treats; and the number of the shard among all."""
+    program, tiles, shards = tl.program_id(0), place[5], place[3]
+    row = program // tiles
+    return row // shards, row % shards, program % tiles, row
+
+
+@triton.jit
+def places(place, worker, shard, tile, element, size: tl.constexpr):
+    """Where the elements `element` of a shard lie, tile `tile` of `size` elements; and which there are."""
+    x, stride, numel, _, length, tiles, shifts, firsts, spans = place
+    position = shard * length + element
+    to = x + worker.to(tl.int64) * stride
+    if firsts is None:
+        return to + (position.to(tl.int64) + tl.load(shifts)), position < numel
+    else:
+        end = tl.minimum(shard * length + tl.minimum((tile + 1) * size, length), numel)
+        shift = tl.zeros_like(position).to(tl.int64)
+        span = tl.load(spans + shard * tiles + tile)
         first = tl.load(firsts + span)
-    return position + shift
+        while first < end:
+            shift = tl.where(position >= first, tl.load(shifts + span), shift)
+            span += 1
+            first = tl.load(firsts + span)
+        return to + (position + shift), position < numel
 
 
 @triton.jit
-def compensated(
-    a, error, position, inside, decay, decay_at, gain, factor: tl.constexpr, kept: tl.constexpr, gains: tl.constexpr
-):
+def compensated(a, memory, worker, position, inside):
     """``gain·a + decay·error`` of a tile, in float32."""
-    if gains:
+    error, stride, decay, decay_at, gain, _, _ = memory
+    if gain is not None:
         a = a * gain
-    if kept:
-        e = tl.load(error + position, mask=inside, other=0.0)
-        if factor == 1:
+    if error is not None:
+        e = tl.load(error + worker.to(tl.int64) * stride + position, mask=inside, other=0.0)
+        if decay is not None:
             e = e * decay
-        if factor == 2:
+        if decay_at is not None:
             e = e * tl.load(decay_at)
         a = a + e
     return a
 
 
-def places_of(window: Window, shards: int, shard: int, tile: int) -> tuple[Places, bool]:
-    """Of the tiles of `shards` shards of a window's elements, one shard after the other; whether there is one span."""
-    device = window.buffer.device
-    return _places(window.spans, shards, shard, tile, device), len(window.spans) == 1
+@triton.jit
+def keep(lost, memory, worker, position, inside):
+    """What is lost becomes the new error, where there is a memory."""
+    _, _, _, _, _, out, stride = memory
+    if out is not None:
+        tl.store(out + worker.to(tl.int64) * stride + position, lost, mask=inside)
+
+
+@triton.jit
+def write(values, at, inside, flag):
+    """Values, in float32, to where they belong; `flag` becomes NaN if one is not finite."""
+    bad = tl.sum(tl.sum(tl.where(inside, values * 0, 0.0), 1), 0)
+    tl.store(flag, bad, mask=bad != bad)  # all programs that find one write the same
+    tl.store(at, values.to(at.dtype.element_ty), mask=inside)
+
+
+def place_of(window: Window, shards: int, shard: int, tile: int) -> Place:
+    """Of the tiles of `shards` shards of each worker's elements, one shard after the other."""
+    tiles = -(-shard // tile)
+    table = _table(window.spans, shards, shard, tile, window.buffer.device)
+    return Place(window.buffer, window.buffer.stride(0), window.numel, shards, shard, tiles, *table)
 
 
 @lru_cache(maxsize=1024)
-def _places(spans: Spans, shards: int, shard: int, tile: int, device: torch.device) -> Places:
+def _table(
+    spans: Spans, shards: int, shard: int, tile: int, device: torch.device
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     firsts, shifts, at = [], [], 0
     for first, last in spans:
         if first < last:
             firsts.append(at)
             shifts.append(first - at)
             at += last - first
-    starts = (
-        [row * shard + start for row in range(shards) for start in range(0, shard, tile)] if len(spans) > 1 else [0]
-    )
+    if len(firsts) == 1:
+        return torch.tensor(shifts, device=device), None, None
+    starts = [row * shard + start for row in range(shards) for start in range(0, shard, tile)]
     found = [bisect_right(firsts, min(start, at - 1)) - 1 for start in starts]
-    numbers = (
-        torch.tensor([*firsts, at, 1 << 62]),  # nothing lies behind the end
-        torch.tensor([*shifts, 0]),
-        torch.tensor(found, dtype=torch.int32),
-    )
-    return Places(*(t.to(device) for t in numbers))
+    ends = torch.tensor([*firsts, at, 1 << 62], device=device)  # nothing lies behind the end
+    return torch.tensor([*shifts, 0], device=device), ends, torch.tensor(found, dtype=torch.int32, device=device)
 
 
-def memory_of(feedback: Feedback | None, device: torch.device) -> tuple[Memory, dict[str, Any]]:
-    """A memory's tensors and numbers, and what kernels are compiled for by them."""
+def memory_of(feedback: Feedback | None) -> Memory:
+    """A feedback, as kernels take it."""
     if feedback is None:
-        nothing = _nothing(device)
-        return Memory(nothing, 0, nothing, 0, 1.0, nothing, 1.0), {"factor": PLAIN, "kept": False, "gains": False}
-    error = feedback.out if feedback.error is None else feedback.error
-    decay, told = (1.0, feedback.decay) if isinstance(feedback.decay, Tensor) else (feedback.decay, feedback.out)
-    factor = ON_DEVICE if isinstance(feedback.decay, Tensor) else PLAIN if decay == 1 else KNOWN
-    memory = Memory(error, error.stride(0), feedback.out, feedback.out.stride(0), decay, told.float(), feedback.gain)
-    return memory, {"factor": factor, "kept": feedback.error is not None, "gains": feedback.gain != 1}
-
-
-@lru_cache(maxsize=16)
-def _nothing(device: torch.device) -> Tensor:
-    return torch.zeros(1, device=device)
+        return Memory(None, 0, None, None, None, None, 0)
+    known = not isinstance(feedback.decay, Tensor)
+    decay = feedback.decay if known and feedback.decay != 1 else None
+    at = None if known else feedback.decay.float()  # type: ignore[union-attr]
+    stride = 0 if feedback.error is None else feedback.error.stride(0)
+    gain = None if feedback.gain == 1 else feedback.gain
+    return Memory(feedback.error, stride, decay, at, gain, feedback.out, feedback.out.stride(0))  # type: ignore[arg-type]
