@@ -28,6 +28,7 @@ from gradwire.core.layout import Layout, Split
 from gradwire.core.random import Random
 from gradwire.core.state import Transaction
 from gradwire.core.window import Window, total
+from gradwire.kernels.commit import take_back
 from gradwire.kernels.window import read, write
 from gradwire.memory.base import Memory
 from gradwire.setup import SetUp, moved
@@ -203,7 +204,7 @@ class Engine(SetUp):
             finite = total([r.flag for r in results], results[0].flag) == 0
             for result in results:
                 for writes in result.writes:
-                    writes.commit(finite)
+                    writes.commit(finite, take_back)
                 if result.squares is not None:
                     self._squares = self._squares.to(result.squares.device) + result.squares
             self._skipped = self._skipped.to(finite.device) + finite.logical_not()

@@ -13,7 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import gradwire
-from gradwire.kernels import backend, launch
+from gradwire.collectives.choose import possible
+from gradwire.kernels import backend, commit, launch
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -71,14 +72,17 @@ if __name__ == "__main__":
     def spied(kernel, *args, **kwargs):
         start(Seen(kernel), *args, **kwargs)
 
-    for module in ("grid", "signs", "random", "trits"):
+    for module in ("cast", "commit", "grid", "random", "signs", "trits", "window"):
         __import__(f"gradwire.kernels.{module}.gpu")
         getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = spied
-    shapes = ((64, 130), (50,), (64, 64))
+    shapes = ((64, 130), (50,), (64, 64), (30,), (70, 20), (9,))
     gradients = {str(i): [torch.randn(shape)] * 3 for i, shape in enumerate(shapes)}
     with backend.interpreted():
+        commit.take_back(torch.zeros(9), torch.zeros(9), torch.tensor(True))
         for spec in sys.argv[1:]:
-            cluster = gradwire.VirtualCluster(3, spec, strategy="scatter_reduce_gather", tensors="matrices")
+            ways = possible(gradwire.codec(spec)) or ["auto"]
+            way = "all_reduce" if "all_reduce" in ways else ways[-1]
+            cluster = gradwire.VirtualCluster(3, spec, strategy=way, tensors="matrices")
             for _ in range(2):
                 cluster.reduce(gradients)
     for (name, *_), launched in seen.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -37,14 +39,14 @@ SPECS = (
     "efsignsgd(block=64)",
     "signsgd",
 )
-each_codec = pytest.mark.parametrize(
-    "spec", [s if s == gradwire.codec(s).name else pytest.param(s, marks=pytest.mark.sweep) for s in SPECS]
-)
+EACH = [s if s == gradwire.codec(s).name else pytest.param(s, marks=pytest.mark.sweep) for s in SPECS]
+each_codec = pytest.mark.parametrize("spec", EACH)
 WITHOUT_MEMORY = {"signsgd"}
 GRID = {"_encode_from", "_reduce_and_encode", "_mean_to"}
 COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc"), GRID) | {
     "efsignsgd": {"_encode_scaled_from", "_reduce_and_encode", "_mean_to"},
     "signsgd": {"_encode_or_toss_from", "_vote", "_words", "_decode_to"},
+    "fp16": {"_half_from", "_half_to", "_take_back"},
 }
 PLACES = {
     "whole": (awkward(1, 3000), ((0, 3000),)),
@@ -180,6 +182,34 @@ def test_blocks_that_kernels_cannot_treat_are_left_to_plain_torch(spec):
     check(gradwire.codec(spec), normal(2, 9000), ((0, 300), (301, 9000)), 2, (0.3, 1.0, False))
 
 
+@pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
+@each_codec
+def test_whole_steps_are_those_of_plain_torch(spec, strategy):
+    """Several tensors of which vectors are left out, three workers, two steps: results and memories."""
+
+    def run():
+        cluster = gradwire.VirtualCluster(3, spec, strategy=strategy, tensors="matrices", seed=3)
+        seen = []
+        for step in range(2):
+            shapes = {"a": (40, 30), "b": (17,), "c": (70, 41), "d": (9,), "e": (5,), "f": (33, 41)}
+            gradients = {
+                name: [here(normal(1, math.prod(shape), 10 * step + worker).view(shape)) for worker in range(3)]
+                for name, shape in shapes.items()
+            }
+            seen += cluster.reduce(gradients).values()
+            seen += [kept for name in shapes for kept in cluster.memory(name) if kept is not None]
+        return [back(tensor) for tensor in seen]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # codecs of large variance are scaled, and say so
+        with backend.plain_torch():
+            wanted = run()
+        with on_gpu():
+            found = run()
+    assert len(found) == len(wanted)
+    assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 7])
 def test_votes(voters):
     data = torch.randint(0, 256, (2 * voters, 1100), dtype=torch.uint8, generator=torch.Generator().manual_seed(voters))
@@ -223,7 +253,7 @@ def test_more_than_two_to_the_31_bytes(spec):
     assert out.buffer[0, -1] != 0
 
 
-@each_codec
+@pytest.mark.parametrize("spec", [*EACH, "fp16"])
 def test_kernels_compile_for_a_gpu(spec):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

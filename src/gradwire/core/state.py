@@ -11,8 +11,9 @@ step is known to be finite on all workers. A step that a loss scaler will skip l
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,6 +48,9 @@ class Piece:
     def cut(self, low: int, high: int) -> Piece:
         """The part of it from element `low` of the parameter to `high`."""
         return Piece(self.row, self.name, Entry(self.entry.between(low, high), low))
+
+
+TakeBack: TypeAlias = Callable[[Tensor, Tensor | None, Tensor], None]  # see `kernels.commit`
 
 
 class Slot:
@@ -250,10 +254,11 @@ class Transaction:
         """A piece outside of all slots has gone into the gradient."""
         self._repaid.append((kind, piece))
 
-    def commit(self, finite: Tensor) -> None:
+    def commit(self, finite: Tensor, take_back: TakeBack) -> None:
         """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.
 
-        On an accelerator the decision is taken there, so that the host never waits for it.
+        On an accelerator the decision is taken there, so that the host never waits for it: `take_back` makes what was
+        written what was there before, unless `finite` holds.
         """
         if finite.device.type == "cpu" and not bool(finite):
             self.discard()
@@ -268,8 +273,7 @@ class Transaction:
                 kept[name] = new
         for slot, pending in self._pending.items():
             if not on_host:
-                old = pending.new_zeros(()) if slot.current is None else slot.current
-                pending.copy_(torch.where(finite, pending, old))
+                take_back(pending, slot.current, finite)
             slot.turn(pending)
         if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait
             for kind, piece in self._repaid:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import CPU, GPU, compiled, kind_of
+from gradwire.kernels.backend import CPU, GPU, kind_of
 
 
 def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callable[[], bool] = lambda: False) -> bool:
@@ -23,29 +23,39 @@ def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callab
     if kind == GPU:
         from gradwire.kernels.window import gpu
 
-        fits = 0 < source.numel < gpu.MOST and source.buffer.dtype in gpu.DTYPES and source.buffer.stride(1) == 1
-        return fits and on_gpu()
+        return gpu.fits(source) and on_gpu()
     return kind == CPU and source.buffer.dtype == torch.float32 and source.numel > 0
 
 
 def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:
     """`Window.read`, all spans in one call."""
-    if not _many(window) or dtype != torch.float32:
-        return window.read(dtype)
-    from gradwire.kernels.window import cpu
+    if len(window.spans) > 2:
+        kind = kind_of(window.buffer)
+        if kind == CPU and window.buffer.dtype == dtype == torch.float32:
+            from gradwire.kernels.window import cpu
 
-    return cpu.read(window)
+            return cpu.read(window)
+        if kind == GPU:
+            from gradwire.kernels.window import gpu
+
+            if gpu.fits(window) and dtype in gpu.DTYPES:
+                return gpu.read_spans(window, dtype)
+    return window.read(dtype)
 
 
 def write(window: Window, values: Tensor) -> None:
     """`Window.write_`, all spans in one call."""
-    if not _many(window) or values.dtype != torch.float32:
-        window.write_(values)
-        return
-    from gradwire.kernels.window import cpu
+    if len(window.spans) > 2:
+        kind = kind_of(window.buffer)
+        if kind == CPU and window.buffer.dtype == values.dtype == torch.float32:
+            from gradwire.kernels.window import cpu
 
-    cpu.write(window, values)
+            cpu.write(window, values)
+            return
+        if kind == GPU:
+            from gradwire.kernels.window import gpu
 
-
-def _many(window: Window) -> bool:
-    return len(window.spans) > 2 and window.buffer.dtype == torch.float32 and compiled(window.buffer)
+            if gpu.fits(window) and values.dtype in gpu.DTYPES and values.stride(1) == 1:
+                gpu.write_spans(window, values)
+                return
+    window.write_(values)

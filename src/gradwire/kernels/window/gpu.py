@@ -19,8 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Spans, Window
+from gradwire.kernels.launch import launch
 
 MOST = 2**31 - 2**24  # elements of a window: kernels count in 32 bits, padding included
+TILE = 2048  # elements of a program that only moves them
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -108,6 +110,43 @@ def write(values, at, inside, flag):
     bad = tl.sum(tl.sum(tl.where(inside, values * 0, 0.0), 1), 0)
     tl.store(flag, bad, mask=bad != bad)  # all programs that find one write the same
     tl.store(at, values.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _read(place, out, stride, size: tl.constexpr):
+    worker, shard, tile, _ = tile_of(place)
+    element = tile * size + tl.arange(0, size)
+    at, inside = places(place, worker, shard, tile, element, size)
+    x = tl.load(at, mask=inside)
+    tl.store(out + worker.to(tl.int64) * stride + element, x.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _write(values, stride, place, size: tl.constexpr):
+    worker, shard, tile, _ = tile_of(place)
+    element = tile * size + tl.arange(0, size)
+    at, inside = places(place, worker, shard, tile, element, size)
+    x = tl.load(values + worker.to(tl.int64) * stride + element, mask=inside)
+    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+
+
+def fits(window: Window) -> bool:
+    """Whether kernels can treat a window."""
+    return 0 < window.numel < MOST and window.buffer.dtype in DTYPES and window.buffer.stride(1) == 1
+
+
+def read_spans(window: Window, dtype: torch.dtype) -> Tensor:
+    """The elements as one tensor, (rows, numel)."""
+    out = torch.empty((window.rows, window.numel), dtype=dtype, device=window.buffer.device)
+    place = place_of(window, 1, window.numel, TILE)
+    launch(_read, window.rows * place.tiles, out.device, place, out, out.stride(0), size=TILE)
+    return out
+
+
+def write_spans(window: Window, values: Tensor) -> None:
+    """Put `values`, (rows, numel) or (1, numel), where the elements lie."""
+    place, stride = place_of(window, 1, window.numel, TILE), values.stride(0) if values.shape[0] > 1 else 0
+    launch(_write, window.rows * place.tiles, values.device, values, stride, place, size=TILE)
 
 
 def place_of(window: Window, shards: int, shard: int, tile: int) -> Place:
