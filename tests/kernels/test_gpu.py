@@ -35,6 +35,9 @@ SPECS = (
     "terngrad(clip=None, block=64)",
     "lpc(bits=2, clip=0.9, block=2048)",
     "lpc(bits=3, block=64)",
+    "thc",
+    "blockint(bits=2, block=64, rotate=True)",
+    "blockint(block=32, rounding='stochastic', rotate=True)",
     "efsignsgd",
     "efsignsgd(block=64)",
     "signsgd",
@@ -43,7 +46,7 @@ EACH = [s if s == gradwire.codec(s).name else pytest.param(s, marks=pytest.mark.
 each_codec = pytest.mark.parametrize("spec", EACH)
 WITHOUT_MEMORY = {"signsgd"}
 GRID = {"_encode_from", "_reduce_and_encode", "_mean_to"}
-COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc"), GRID) | {
+COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc", "thc"), GRID) | {
     "efsignsgd": {"_encode_scaled_from", "_reduce_and_encode", "_mean_to"},
     "signsgd": {"_encode_or_toss_from", "_vote", "_words", "_decode_to"},
     "fp16": {"_half_from", "_half_to", "_take_back"},

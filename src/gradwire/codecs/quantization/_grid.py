@@ -17,7 +17,7 @@ from gradwire.core.exchange import Payload
 from gradwire.core.random import Random, Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import grid, rows
-from gradwire.kernels.grid import Rule
+from gradwire.kernels.grid import Rule, Turn
 
 ROUNDED = Traits(combine=Combine.GATHER, propagates_nonfinite=True, stochastic=True)  # at random, by default
 
@@ -97,25 +97,30 @@ class GridCodec(Codec):
         """Scales and packed codes."""
         return grid.split(payload.data, self.rule(numel), numel)
 
+    def turn(self, numel: int, rng: Random) -> Turn | None:
+        """How a row of `numel` elements is rotated."""
+        return Turn(self.run(numel), rng.shared("signs")) if self.rotates else None
+
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        rule = self.rule(shard)
-        if self.rotates or not self.scales_by_rule or not grid.in_one_pass(rule, source, feedback):
+        rule, turn = self.rule(shard), self.turn(shard, rng)
+        if not self.scales_by_rule or not grid.in_one_pass(rule, source, feedback, turn):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
         noise = self.noise(rng)
-        return Payload(grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.owner))
+        return Payload(grid.encode_from(source, feedback, shards, shard, rule, noise, factor, rng.owner, turn))
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        if self.rotates or not grid.in_one_pass(self.rule(shard), target):
+        rule, turn = self.rule(shard), self.turn(shard, rng)
+        if not grid.in_one_pass(rule, target, None, turn):
             return super().decode_to(payload, target, shard, rng, factor)
-        return grid.decode_to(payload.data, self.rule(shard), shard, target, factor)
+        return grid.decode_to(payload.data, rule, shard, target, factor, turn)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
-        rule = self.rule(target.numel)
-        if self.rotates or not grid.in_one_pass(rule, target):
+        rule, turn = self.rule(target.numel), self.turn(target.numel, rng.groups(1))
+        if not grid.in_one_pass(rule, target, None, turn):
             return super().combine_to(payload, target, rng, factor)
-        return grid.combine_to(payload.data, rule, target, factor)
+        return grid.combine_to(payload.data, rule, target, factor, turn)
 
     def reduce_and_encode(
         self,
@@ -127,7 +132,14 @@ class GridCodec(Codec):
         groups: int,
         factor: float = 1.0,
     ) -> Payload:
-        if self.rotates or not self.scales_by_rule:  # by other signs on the way down
-            return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
         rule, noise = self.rule(numel), self.noise(down)
-        return Payload(grid.reduce_and_encode(payload.data, rule, numel, feedback, noise, groups, factor, down.owner))
+        given = payload.data, rule, numel, feedback, noise, groups, factor, down.owner
+        up, again = self.turn(numel, rng.groups(groups)), self.turn(numel, down)
+        if self.scales_by_rule and up is None:
+            return Payload(grid.reduce_and_encode(*given))
+        done = None
+        if self.scales_by_rule and up is not None and again is not None:
+            done = grid.reduce_and_encode_turned(*given, up, again)
+        if done is None:
+            return super().reduce_and_encode(payload, numel, rng, down, feedback, groups, factor)
+        return Payload(done)

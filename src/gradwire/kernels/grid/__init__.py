@@ -21,9 +21,10 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels import bitpack, rows, trits
-from gradwire.kernels.backend import fast, run
+from gradwire.kernels.backend import GPU, fast, kind_of, run
 from gradwire.kernels.grid import reference
 from gradwire.kernels.grid.reference import Rule as Rule
+from gradwire.kernels.grid.reference import Turn as Turn
 from gradwire.kernels.window import one_pass as window_in_one_pass
 
 
@@ -123,9 +124,33 @@ def reduce_and_encode(
     return run(reference.reduce_and_encode, data, rule, numel, feedback, noise, groups, factor, owner)
 
 
-def in_one_pass(rule: Rule, window: Window, feedback: Feedback | None = None) -> bool:
-    """Whether the three functions below can treat a window."""
-    return window_in_one_pass(window, feedback, on_gpu=lambda: import_module(f"{__name__}.gpu").serves(rule))
+def reduce_and_encode_turned(
+    data: Tensor,
+    rule: Rule,
+    numel: int,
+    feedback: Feedback | None,
+    noise: Stream | None,
+    groups: int,
+    factor: float,
+    owner: str,
+    up: Turn,
+    down: Turn,
+) -> Tensor | None:
+    """`reduce_and_encode` of rotated rows, which other signs turn on the way down; None where no kernel does that."""
+    if kind_of(data) != GPU or not 0 < numel < 2**31:
+        return None
+    gpu = import_module(f"{__name__}.gpu")
+    if not (gpu.serves(rule, up) and gpu.serves(rule, down)):
+        return None
+    found: Tensor = gpu.reduce_and_encode(data, rule, numel, feedback, noise, groups, factor, owner, up, down)
+    return found
+
+
+def in_one_pass(rule: Rule, window: Window, feedback: Feedback | None = None, turn: Turn | None = None) -> bool:
+    """Whether the three functions below can treat a window; rotated ones on a GPU only."""
+    if turn is not None and kind_of(window.buffer) != GPU:
+        return False
+    return window_in_one_pass(window, feedback, on_gpu=lambda: import_module(f"{__name__}.gpu").serves(rule, turn))
 
 
 def encode_from(
@@ -137,23 +162,26 @@ def encode_from(
     noise: Stream | None,
     factor: float,
     owner: str,
+    turn: Turn | None = None,
 ) -> Tensor:
-    """`encode_by` of the compensated gradients in one pass, for `one_pass` windows: rows as they travel.
+    """`encode_by` of the compensated gradients in one pass, for `in_one_pass` windows: rows as they travel.
 
     Each worker has `shards` rows of `shard` elements. The new error goes to ``feedback.out``.
     """
-    encode = fast(__name__, "encode_from", source.buffer)
-    found: Tensor = encode(source, feedback, shards, shard, rule, noise, factor, owner)
+    encode, turned = fast(__name__, "encode_from", source.buffer), () if turn is None else (turn,)
+    found: Tensor = encode(source, feedback, shards, shard, rule, noise, factor, owner, *turned)
     return found
 
 
-def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> Flag:
-    """`decode_by` of rows that are the shards of one vector, times `factor`, into a `one_pass` window."""
-    flag: Flag = fast(__name__, "decode_to", target.buffer)(data, rule, shard, target, factor)
+def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float, turn: Turn | None = None) -> Flag:
+    """`decode_by` of rows that are the shards of one vector, times `factor`, into an `in_one_pass` window."""
+    turned = () if turn is None else (turn,)
+    flag: Flag = fast(__name__, "decode_to", target.buffer)(data, rule, shard, target, factor, *turned)
     return flag
 
 
-def combine_to(data: Tensor, rule: Rule, target: Window, factor: float) -> Flag:
-    """`combine_by` of one group, times `factor`, into a `one_pass` window."""
-    flag: Flag = fast(__name__, "combine_to", target.buffer)(data, rule, target, factor)
+def combine_to(data: Tensor, rule: Rule, target: Window, factor: float, turn: Turn | None = None) -> Flag:
+    """`combine_by` of one group, times `factor`, into an `in_one_pass` window."""
+    turned = () if turn is None else (turn,)
+    flag: Flag = fast(__name__, "combine_to", target.buffer)(data, rule, target, factor, *turned)
     return flag

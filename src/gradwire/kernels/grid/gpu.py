@@ -18,7 +18,9 @@ from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
 from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, folded
-from gradwire.kernels.grid.reference import SMALLEST, Rule, code_width
+from gradwire.kernels.grid.reference import SMALLEST, Rule, Turn, code_width
+from gradwire.kernels.hadamard.gpu import flipped, transformed
+from gradwire.kernels.hadamard.reference import root_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import half, keys_of
 from gradwire.kernels.trits.gpu import load_trits, pack_to
@@ -44,6 +46,14 @@ class Numbers(NamedTuple):
     factor: float
 
 
+class Turned(NamedTuple):
+    """How runs are rotated before they are quantised: the signs of each worker, and what keeps the length."""
+
+    keys: Tensor | None  # None: not at all
+    offsets: Tensor | None
+    scale: float
+
+
 @triton.jit
 def _scale(a, live, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: tl.constexpr):
     """The scale of each block: see `Rule`."""
@@ -63,8 +73,30 @@ def _scale(a, live, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: 
 
 
 @triton.jit
-def _encoded(a, live, blocks, element, numel, noise, worker, position, payload, row, numbers, shape: tl.constexpr):
-    """Scales and codes of the tile `a`, to a row of the payload; returns what is lost."""
+def _rotated(a, turn, worker, first, shape: tl.constexpr):
+    """A tile whose first element stands at `first` of its worker's vector, as it is quantised."""
+    keys, offsets, scale = turn
+    if keys is not None:
+        a = flipped(a, tl.load(keys + worker), first + tl.load(offsets + worker), shape[1], shape[2])
+        a = transformed(a, scale, shape[1], shape[2], shape[7], shape[8])
+    return a
+
+
+@triton.jit
+def _rotated_back(a, turn, worker, first, shape: tl.constexpr):
+    keys, offsets, scale = turn
+    if keys is not None:
+        a = transformed(a, scale, shape[1], shape[2], shape[7], shape[8])
+        a = flipped(a, tl.load(keys + worker), first + tl.load(offsets + worker), shape[1], shape[2])
+    return a
+
+
+@triton.jit
+def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payload, row, numbers, shape: tl.constexpr):
+    """Scales and codes of the tile `a`, to a row of the payload; returns what is lost.
+
+    Element `element` of the row stands at `shift` + `element` of its worker's vector.
+    """
     block: tl.constexpr = shape[0]
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
@@ -73,16 +105,18 @@ def _encoded(a, live, blocks, element, numel, noise, worker, position, payload, 
     data, stride, start, size, codes = payload
     keys, offsets = noise
     data += row.to(tl.int64) * stride
-    scale = _scale(a, live, numbers, rows, columns, shape[3])
+    first = shift + tl.min(tl.min(element, 1), 0)
+    x = _rotated(a, turn, worker, first, shape)
+    scale = _scale(x, live, numbers, rows, columns, shape[3])
     one = tl.full((rows,), 1.0, tl.float32)
     inverse = tl.div_rn(one, scale) * high
     step = tl.div_rn(scale, one * high)
     store_float(data, blocks, scale, blocks * block < numel)
-    y = a * inverse[:, None]
+    y = x * inverse[:, None]
     if keys is None:
         code = tl.floor(tl.abs(y) + 0.5)
     else:
-        place = position.to(tl.int64) + tl.load(offsets + worker)
+        place = (shift + element).to(tl.int64) + tl.load(offsets + worker)
         code = tl.floor(tl.abs(y) + half(tl.load(keys + worker), place))
     code = tl.where(y < 0, -code, code)
     code = tl.where(code < -low, -low, tl.where(code > high, high, code)) + low
@@ -91,7 +125,8 @@ def _encoded(a, live, blocks, element, numel, noise, worker, position, payload, 
         store_codes(data + start, code.to(tl.int32), blocks, size, block, rows, columns, shape[6])
     else:
         tl.store(codes + row.to(tl.int64) * numel + element, code.to(tl.uint8), mask=live)
-    return a - (code - low) * step[:, None] * numbers[3]
+    value = _rotated_back((code - low) * step[:, None], turn, worker, first, shape)
+    return a - value * numbers[3]
 
 
 @triton.jit
@@ -116,41 +151,54 @@ def _mean(payload, first, senders, blocks, element, live, numel, shape: tl.const
 
 
 @triton.jit
-def _encode_from(place, memory, noise, payload, numbers, shape: tl.constexpr):
+def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
-    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
     inside = inside & live
-    position = shard * place[4] + element
+    shift = shard * place[4]
+    position = shift + element
     a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
-    lost = _encoded(a, live, blocks, element, place[4], noise, worker, position, payload, row, numbers, shape)
+    lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shift, payload, row, numbers, shape)
     keep(lost, memory, worker, position, inside)
 
 
 @triton.jit
-def _reduce_and_encode(received, senders, memory, noise, payload, numel, tiles, numbers, shape: tl.constexpr):
-    group = tl.program_id(0) // tiles
-    blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
-    mean = _mean(received, group * senders, senders, blocks, element, live, numel, shape)
-    a = compensated(tl.where(live, mean * numbers[3], 0.0), memory, group, element, live)
-    lost = _encoded(a, live, blocks, element, numel, noise, group, element, payload, group, numbers, shape)
-    keep(lost, memory, group, element, live)
+def _reduce_and_encode(
+    received, senders, up, memory, noise, down, payload, numel, coded, tiles, numbers, shape: tl.constexpr
+):
+    group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
+    inside = live & (element < numel)
+    mean = _mean(received, group * senders, senders, blocks, element, live, coded, shape)
+    mean = _rotated_back(mean, up, group, tile * shape[0] * shape[1], shape)
+    a = compensated(tl.where(inside, mean * numbers[3], 0.0), memory, group, element, inside)
+    lost = _encoded(a, live, blocks, element, coded, noise, down, group, 0, payload, group, numbers, shape)
+    keep(lost, memory, group, element, inside)
 
 
 @triton.jit
-def _mean_to(payload, senders, place, flag, factor, shape: tl.constexpr):
+def _mean_to(payload, senders, turn, place, coded, flag, factor, shape: tl.constexpr):
     """The mean of the rows of each group, shards of one vector, to where it belongs."""
     worker, shard, tile, row = tile_of(place)
-    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    mean = _mean(payload, row * senders, senders, blocks, element, live, place[4], shape)
+    blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
+    mean = _mean(payload, row * senders, senders, blocks, element, live, coded, shape)
+    mean = _rotated_back(mean, turn, worker, shard * place[4] + tile * shape[0] * shape[1], shape)
     at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
     write(mean * factor, at, inside & live, flag)
 
 
-def serves(rule: Rule) -> bool:
-    """Whether kernels here can treat blocks of a rule: they fill whole bytes, and fit into a program."""
+def serves(rule: Rule, turn: Turn | None = None) -> bool:
+    """Whether kernels here can treat blocks of a rule: they fill whole bytes, and fit into a program.
+
+    With rotation, blocks have no columns that do not count, and begin with whole words of coins.
+    """
     width = code_width(rule.low, rule.high)
-    return rule.block <= LARGEST and (rule.trits or (width <= 8 and rule.block * width % 8 == 0))
+    fits = rule.block <= LARGEST and (rule.trits or (width <= 8 and rule.block * width % 8 == 0))
+    if turn is None:
+        return fits
+    whole = rule.block == columns_of(rule.block) and rule.block % 32 == 0 and rule.block % turn.run == 0
+    return fits and whole and all(offset % 32 == 0 for offset in turn.signs.offsets)
 
 
 def encode_from(
@@ -162,27 +210,29 @@ def encode_from(
     noise: Stream | None,
     factor: float,
     owner: str,
+    turn: Turn | None = None,
 ) -> Tensor:
-    device, shape = source.buffer.device, _shape(rule, shard)
+    device, shape, coded = source.buffer.device, _shape(rule, shard, turn), _coded(shard, turn)
     place = place_of(source, shards, shard, shape[0] * shape[1])
-    payload = _room(rule, source.rows * shards, shard, device)
-    args = place, memory_of(feedback), keys_of(noise, source.rows, device), payload, _numbers(rule, factor)
-    launch(_encode_from, source.rows * shards * place.tiles, device, *args, shape=shape)
+    payload, turned = _room(rule, source.rows * shards, coded, device), _turned(turn, source.rows, device)
+    args = place, memory_of(feedback), keys_of(noise, source.rows, device), turned, payload, coded
+    launch(_encode_from, source.rows * shards * place.tiles, device, *args, _numbers(rule, factor), shape=shape)
     return _packed(payload)
 
 
-def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float) -> Flag:
-    return _to(data, 1, rule, shard, target, factor)
+def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float, turn: Turn | None = None) -> Flag:
+    return _to(data, 1, rule, shard, target, factor, turn)
 
 
-def combine_to(data: Tensor, rule: Rule, target: Window, factor: float) -> Flag:
-    return _to(data, data.shape[0], rule, target.numel, target, factor)
+def combine_to(data: Tensor, rule: Rule, target: Window, factor: float, turn: Turn | None = None) -> Flag:
+    return _to(data, data.shape[0], rule, target.numel, target, factor, turn)
 
 
-def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, factor: float) -> Flag:
-    device, shape, groups = target.buffer.device, _shape(rule, shard), data.shape[0] // senders
+def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, factor: float, turn: Turn | None) -> Flag:
+    device, shape, groups = target.buffer.device, _shape(rule, shard, turn), data.shape[0] // senders
     place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
-    args = _given(data, rule, shard), senders, place, flag, factor
+    coded = _coded(shard, turn)
+    args = _given(data, rule, coded), senders, _turned(turn, 1, device), place, coded, flag, factor
     launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
     return flag
 
@@ -201,13 +251,27 @@ def reduce_and_encode(
     groups: int,
     factor: float,
     owner: str,
+    up: Turn | None = None,
+    down: Turn | None = None,
 ) -> Tensor:
-    device, shape = data.device, _shape(rule, numel)
-    tiles = triton.cdiv(numel, shape[0] * shape[1])
-    payload, memory, keys = _room(rule, groups, numel, device), memory_of(feedback), keys_of(noise, groups, device)
-    args = _given(data, rule, numel), data.shape[0] // groups, memory, keys, payload, numel, tiles
-    launch(_reduce_and_encode, groups * tiles, device, *args, _numbers(rule, factor), shape=shape)
+    device, shape, coded = data.device, _shape(rule, numel, up), _coded(numel, up)
+    tiles, payload = triton.cdiv(coded, shape[0] * shape[1]), _room(rule, groups, coded, device)
+    turns = [_turned(turn, groups, device) for turn in (up, down)]
+    received = _given(data, rule, coded), data.shape[0] // groups, turns[0]
+    args = memory_of(feedback), keys_of(noise, groups, device), turns[1], payload, numel, coded, tiles
+    launch(_reduce_and_encode, groups * tiles, device, *received, *args, _numbers(rule, factor), shape=shape)
     return _packed(payload)
+
+
+def _coded(numel: int, turn: Turn | None) -> int:
+    """Elements that have a code: with rotation, whole runs."""
+    return numel if turn is None else numel + -numel % turn.run
+
+
+def _turned(turn: Turn | None, rows: int, device: torch.device) -> Turned:
+    if turn is None:
+        return Turned(None, None, 1.0)
+    return Turned(*keys_of(turn.signs, rows, device), root_of(turn.run))
 
 
 def _room(rule: Rule, rows: int, numel: int, device: torch.device) -> Payload:
@@ -227,12 +291,15 @@ def _packed(payload: Payload) -> Tensor:
     return payload.data
 
 
-def _shape(rule: Rule, numel: int) -> tuple[int, ...]:
-    """What a rule's kernels are compiled for: block, rows, columns and their logarithm, low, high, width of a code."""
-    columns = columns_of(rule.block)
+def _shape(rule: Rule, numel: int, turn: Turn | None) -> tuple[int, ...]:
+    """What a rule's kernels are compiled for.
+
+    Block, rows, columns and their logarithm; low, high, width of a code; run and its logarithm.
+    """
+    columns, run = columns_of(rule.block), 1 if turn is None else turn.run
     width = 0 if rule.trits else code_width(rule.low, rule.high)
-    rows = blocks_in_tile(rule.block, numel)
-    return rule.block, rows, columns, columns.bit_length() - 1, rule.low, rule.high, width
+    tile = rule.block, blocks_in_tile(rule.block, numel), columns, columns.bit_length() - 1
+    return *tile, rule.low, rule.high, width, run, run.bit_length() - 1
 
 
 def _numbers(rule: Rule, factor: float) -> Numbers:

@@ -36,6 +36,14 @@ class Rule:
         return -(-numel // 5) if self.trits else -(-numel * code_width(self.low, self.high) // 8)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Runs of `run` elements are rotated before they are quantised, by signs that all workers share; see `hadamard`."""
+
+    run: int
+    signs: Stream
+
+
 SMALLEST = 2.0**-126  # step: its inverse must be finite, and smaller ones are flushed to zero on some devices
 
 

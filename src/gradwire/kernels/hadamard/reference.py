@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -29,4 +31,10 @@ def _transform(x: Tensor, size: int) -> Tensor:
         low, high = pairs[:, :, 0], pairs[:, :, 1]
         runs = torch.stack((low + high, low - high), dim=2).view(-1, size)
         half *= 2
-    return (runs * float(torch.tensor(size, dtype=torch.float32).rsqrt())).view(x.shape)
+    return (runs * root_of(size)).view(x.shape)
+
+
+@lru_cache(maxsize=64)
+def root_of(size: int) -> float:
+    """What keeps the length: one over the root of `size`, in float32."""
+    return float(torch.tensor(size, dtype=torch.float32).rsqrt())
