@@ -47,6 +47,7 @@ def compiled(kernel, args, options):
     names = kernel.arg_names
     signature = {n: "constexpr" if n in options else type_of(args[i]) for i, n in enumerate(names)}
     values = {(i,): options[n] for i, n in enumerate(names) if n in options}
+    values |= {(i,): None for i, value in enumerate(args) if value is None}
     for i, group in enumerate(args):
         values |= {(i, j): None for j, v in enumerate(group if isinstance(group, tuple) else ()) if v is None}
     source = ASTSource(fn=kernel, signature=signature, constexprs=values)
@@ -72,7 +73,7 @@ if __name__ == "__main__":
     def spied(kernel, *args, **kwargs):
         start(Seen(kernel), *args, **kwargs)
 
-    for module in ("cast", "commit", "grid", "random", "signs", "trits", "window"):
+    for module in ("blockwise", "cast", "chunks", "commit", "grid", "momentum", "random", "signs", "trits", "window"):
         __import__(f"gradwire.kernels.{module}.gpu")
         getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = spied
     shapes = ((64, 130), (50,), (64, 64), (30,), (70, 20), (9,))

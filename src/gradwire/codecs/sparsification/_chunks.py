@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import settle
-from gradwire.core.codec import Context, Flag, Reduced, nonfinite_flag
+from gradwire.core.codec import Context, Flag, Reduced
 from gradwire.core.exchange import Program, Sum
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels import rows
+from gradwire.kernels import blockwise, chunks, rows
 from gradwire.kernels.blockwise import square_sum, square_sum_from
 from gradwire.kernels.cast import from_half, to_half
-from gradwire.kernels.scatter import put_to
+from gradwire.kernels.select import top
 
 
 @dataclass(frozen=True)
@@ -38,26 +37,20 @@ class Chunks:
         return self._place(from_half(total) / (scale * ctx.workers), kept, numel), own
 
     def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
-        """The same from one window to another, both `one_pass`."""
-        numel = source.numel
+        """The same from one window to another, both `in_one_pass`."""
         kept, scale = yield from self._agree(square_sum_from(source, feedback, self.chunk), ctx)
-        where = (kept[:, None] * self.chunk + torch.arange(self.chunk)).view(-1)
-        inside = where < numel
-        x = source.read() if feedback is None else feedback.out
-        picked = torch.where(inside, x[:, where.clamp(max=numel - 1)], 0.0).view(len(x), -1, self.chunk)
-        mine = to_half(picked * scale)
-        own = (from_half(mine) / scale).view(len(x), -1)[:, inside]
-        settle(feedback, ((row, where[inside]) for row in own), 1, numel)
-        total = yield Sum(mine)
-        values = (from_half(total) / (scale * ctx.workers)).view(-1)[inside]
-        put_to([(values, where[inside])], numel, target, 1.0)
-        return nonfinite_flag(values)
+        total = yield Sum(chunks.take_from(source, feedback, kept, self.chunk, scale))
+        return chunks.put_to(total, kept, self.chunk, scale * ctx.workers, target)
 
     def _agree(self, energies: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor]]:
         """The chunks to keep, ascending, and the factor that brings values into the range of half precision."""
         energy = yield Sum(energies.to(torch.bfloat16))
-        kept = energy[0].float().sort(descending=True, stable=True).indices[: self.kept]
-        return kept.sort().values, _power_of_two(energy.float().amax()) / ctx.workers
+        kept = top(energy.float(), self.kept)[0]  # NaN counts as largest; among equals the lower index is taken
+        return kept, _power_of_two(energy.float().amax()) / ctx.workers
+
+    def in_one_pass(self, source: Window, target: Window, feedback: Feedback | None) -> bool:
+        """Whether kernels can treat chunks of these windows."""
+        return all(blockwise.in_one_pass(self.chunk, *given) for given in ((source, feedback), (target, None)))
 
     def _place(self, values: Tensor, kept: Tensor, numel: int) -> Tensor:
         """The chunks `kept` hold `values`, (rows, chunks, elements), all others zero."""

@@ -31,7 +31,6 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.random import words
-from gradwire.kernels.window import one_pass
 
 
 @register
@@ -108,9 +107,10 @@ class TopKC(Codec):
         return mean[:, back], None if own is None else own[:, back]
 
     def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
-        if self.permute or ctx.moved or not (one_pass(source, feedback) and one_pass(target)):
+        chunks = self._chunks(source.numel)
+        if self.permute or ctx.moved or not chunks.in_one_pass(source, target, feedback):
             return (yield from super().reduce_to(source, target, feedback, ctx))
-        return (yield from self._chunks(source.numel).in_place(source, target, feedback, ctx))
+        return (yield from chunks.in_place(source, target, feedback, ctx))
 
     def _chunks(self, numel: int) -> Chunks:
         return Chunks(self.chunk, self.kept_chunks(numel))

@@ -1,12 +1,18 @@
-"""Blocks inside other kernels: a program treats a tile of whole blocks, and finds their statistics.
+"""Blocks on a GPU: a program treats a tile of whole blocks, and finds their statistics, for other kernels or by itself.
 
 A tile is (rows, columns): a block a row, of which the first `block` columns count.
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.launch import launch
+from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of
 
 TILE = 4096  # elements of a program
 LARGEST = 8192  # elements of a block that a program can hold
@@ -44,3 +50,31 @@ def folded(x, rows: tl.constexpr, columns: tl.constexpr, levels: tl.constexpr):
     for i in tl.static_range(levels):
         x = tl.sum(tl.reshape(x, (rows, 2, columns >> (i + 1))), 1)
     return tl.reshape(x, (rows,))
+
+
+@triton.jit
+def _square_sums(place, memory, sums, stride, block: tl.constexpr, rows: tl.constexpr, shape: tl.constexpr):
+    columns: tl.constexpr = shape[0]
+    worker, shard, tile, _ = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], block, rows, columns)
+    at, inside = places(place, worker, shard, tile, element, block * rows)
+    inside = inside & live
+    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, element, inside)
+    keep(a, memory, worker, element, inside)
+    found = folded(tl.where(live, a * a, 0.0), rows, columns, shape[1])
+    tl.store(sums + worker.to(tl.int64) * stride + blocks, found, mask=blocks * block < place[4])
+
+
+def serves(block: int) -> bool:
+    """Whether a program can hold such blocks."""
+    return block <= LARGEST
+
+
+def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Tensor:
+    numel, device, columns = source.numel, source.buffer.device, columns_of(block)
+    rows = blocks_in_tile(block, numel)
+    sums = torch.empty((source.rows, -(-numel // block)), device=device)
+    place, shape = place_of(source, 1, numel, rows * block), (columns, columns.bit_length() - 1)
+    args = place, memory_of(feedback), sums, sums.stride(0)
+    launch(_square_sums, source.rows * place.tiles, device, *args, block=block, rows=rows, shape=shape)
+    return sums

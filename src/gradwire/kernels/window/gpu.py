@@ -81,6 +81,24 @@ def places(place, worker, shard, tile, element, size: tl.constexpr):
 
 
 @triton.jit
+def anywhere(place, worker, position):
+    """Where any elements of a worker's vector lie."""
+    x, stride, numel, _, _, _, shifts, firsts, _ = place
+    to = x + worker.to(tl.int64) * stride
+    if firsts is None:
+        return to + (position.to(tl.int64) + tl.load(shifts))
+    else:
+        shift = tl.zeros_like(position).to(tl.int64)
+        span = 0
+        first = tl.load(firsts)
+        while first < numel:
+            shift = tl.where(position >= first, tl.load(shifts + span), shift)
+            span += 1
+            first = tl.load(firsts + span)
+        return to + (position + shift)
+
+
+@triton.jit
 def compensated(a, memory, worker, position, inside):
     """``gain·a + decay·error`` of a tile, in float32."""
     error, stride, decay, decay_at, gain, _, _ = memory
