@@ -87,7 +87,7 @@ MUTANTS = [
     Mutant("efsignsgd: inverted mask", Q + "_signs.py", "return bits, -scales, scales", "return bits, scales, -scales", "efsignsgd"),
     Mutant("fp16: scale not undone", "codecs/baseline/fp16.py", "x / self.scale", "x", "fp16"),
     Mutant("topkc: energies in half precision", S + "_chunks.py", "energies.to(torch.bfloat16)", "energies.to(torch.float16)", "topkc"),
-    Mutant("topkc: every worker selects by itself", S + "_chunks.py", "kept = energy[0].float()", "kept = energies[0].float()", "topkc"),
+    Mutant("topkc: every worker selects by itself", S + "_chunks.py", "kept = top(energy.float(), self.kept)[0]", "kept = top(energies.float(), self.kept)[0]", "topkc"),
     Mutant("topkc: values not scaled", S + "_chunks.py", "_power_of_two(energy.float().amax()) / ctx.workers", "torch.ones(()) / ctx.workers", "topkc"),
     Mutant("topkc: sum instead of mean", S + "_chunks.py", "self._place(from_half(total) / (scale * ctx.workers), kept", "self._place(from_half(total) / scale, kept", "topkc"),
     Mutant("powersgd: no warm start", "codecs/lowrank/_alternation.py", "if kept is not None and kept.shape", "if False and kept.shape", "powersgd"),
