@@ -5,7 +5,7 @@ at once as if all workers had sent what this one did. The clock runs only while 
 
 - encode: until the first exchange (error feedback, scales, quantising or selecting, packing);
 - reduce: between the first answer and the last exchange (an owner's sum and second encoding, middle rounds);
-- decode: after the last answer (unpacking, summing what an all-gather brought, the memory's update).
+- decode: after the last answer (unpacking, summing what an all-gather brought, the memory's update and commit).
 
 Compiled kernels, the plain torch reference and a copy of the gradient take turns, so that a noisy machine is noisy to
 all of them alike; compare them within one run only.
@@ -174,7 +174,8 @@ def one_pass(engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = Non
         seconds = _clocked(step, x.device)
         spent["decode" if step.result is not None else phase] += seconds
         if step.result is not None:
-            engine.finish_step([step.result])
+            done = step.result
+            spent["decode"] += _clocked(lambda: engine.finish_step([done]), x.device)
             return spent
         answer = as_answer(step.request, [trace.echo(e, engine.workers) for e in as_batch(step.request)])
         phase = "reduce"
