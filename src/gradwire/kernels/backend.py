@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -74,7 +75,7 @@ def fast_function(kernel: str, name: str, kind: str) -> Any:
     for module in _MODULES[kind]:
         if find_spec(f"{kernel}.{module}") is not None:
             found = getattr(import_module(f"{kernel}.{module}"), name, None)
-            if found is not None:
+            if isinstance(found, FunctionType):  # a kernel of the same name is for other kernels
                 return found
     return None
 

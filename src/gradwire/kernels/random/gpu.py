@@ -28,7 +28,7 @@ def _words(out, key, first, blocks, size: tl.constexpr):
     tl.store(start + 3, d.to(tl.uint32, bitcast=True).to(tl.int64), inside)
 
 
-def words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
+def block_words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
     """The 4·`blocks` words of the blocks `first`, `first`+1, …, which must be below 2³¹."""
     out = torch.empty(4 * blocks, dtype=torch.int64, device=device)
     launch(_words, triton.cdiv(blocks, BLOCK), device, out, key, first, blocks, size=BLOCK)
@@ -37,7 +37,7 @@ def words(key: int, first: int, blocks: int, device: torch.device) -> Tensor:
 
 @triton.jit
 def word(key, place):
-    """Word `place`, below 2³³, of the generator `words`, uint32."""
+    """Word `place`, below 2³³, of the generator `reference.words`, uint32."""
     a, b, c, d = tl.randint4x(key, (place >> 2).to(tl.int32))
     lane = place & 3
     found = tl.where(lane == 0, a, tl.where(lane == 1, b, tl.where(lane == 2, c, d)))

@@ -91,7 +91,7 @@ def block_words(key: int, first: int, blocks: int, device: torch.device) -> Tens
     if fused(device) and first + blocks < 2**31:
         from gradwire.kernels.random import gpu
 
-        return gpu.words(key, first, blocks, device)
+        return gpu.block_words(key, first, blocks, device)
     return plain_words(key, first, blocks, device)
 
 

@@ -18,8 +18,7 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
 from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded
 from gradwire.kernels.launch import launch
-from gradwire.kernels.random.gpu import keys_of, word
-from gradwire.kernels.random.gpu import words as philox_words
+from gradwire.kernels.random.gpu import block_words, keys_of, word
 from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
 
 TILE = 4096  # elements of a program that knows no blocks
@@ -226,7 +225,7 @@ def _whole_words(stream: Stream, numel: int, device: torch.device) -> bool:
 @only(_whole_words)
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
     pairs, size = list(zip(stream.keys, stream.offsets, strict=True)), -(-numel // 8)
-    known = {pair: philox_words(pair[0], pair[1] // 128, -(-numel // 128), device) for pair in pairs}
+    known = {pair: block_words(pair[0], pair[1] // 128, -(-numel // 128), device) for pair in pairs}
     words = torch.stack([known[pair] for pair in pairs])
     packed = words.to(torch.int32).view(torch.uint8)[:, :size]  # bit i of word j is coin 32·j + i
     if numel % 8:
