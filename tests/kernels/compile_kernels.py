@@ -73,7 +73,22 @@ if __name__ == "__main__":
     def spied(kernel, *args, **kwargs):
         start(Seen(kernel), *args, **kwargs)
 
-    for module in ("blockwise", "cast", "chunks", "commit", "grid", "momentum", "random", "signs", "trits", "window"):
+    modules = (
+        "blockwise",
+        "cast",
+        "chunks",
+        "commit",
+        "grid",
+        "lookup",
+        "means",
+        "momentum",
+        "powers",
+        "random",
+        "signs",
+        "trits",
+        "window",
+    )
+    for module in modules:
         __import__(f"gradwire.kernels.{module}.gpu")
         getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = spied
     shapes = ((64, 130), (50,), (64, 64), (30,), (70, 20), (9,))

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from exact import awkward, normal, same
+from exact import awkward, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, here, needs_triton, on_gpu
-from torch import Tensor
+from on_gpu import CUDA, check, check_steps, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
-from gradwire.core.exchange import Payload
 from gradwire.core.random import Random, Stream
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import backend, signs
@@ -71,61 +67,6 @@ def fast_only(monkeypatch):
 
     for name in ("encode_from", "decode_to", "combine_to"):
         monkeypatch.setattr(Codec, name, refuse)
-
-
-def forms(codec, window, feedback, shards, shard, factor, simple):
-    """What the simple form and the fast one make of the same: payloads, errors, results, flags."""
-    base = (lambda name: getattr(Codec, name).__get__(codec)) if simple else (lambda name: getattr(codec, name))
-    ranks, numel = tuple(range(window.rows)), window.numel
-    rng = Random(3, 1, "unit", ranks, (5 * codec.alignment,) * len(ranks))
-    payload = base("encode_from")(window, feedback(window.rows, numel), shards, shard, rng, factor)
-    error = feedback.last
-    yield "payload", back(codec.read(payload, shard))
-    yield "error", None if error is None else back(error.out)
-    target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
-    first = Payload(payload.data[:shards])
-    flag = base("decode_to")(first, target, shard, rng.of((0,), (0,)), factor)
-    yield "decoded", back(target.buffer), bool(flag.isnan())
-    senders, down = rng.of(range(shards), (0,) * shards), rng.fold("down").of((0,), (32,))
-    again = base("reduce_and_encode")(first, shard, senders, down, feedback(1, shard), 1, factor)
-    yield "recoded", back(codec.read(again, shard)), None if feedback.last is None else back(feedback.last.out)
-    if shards == 1:
-        target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
-        flag = base("combine_to")(payload, target, rng, factor)
-        yield "combined", back(target.buffer), bool(flag.isnan())
-
-
-class Memory:
-    """Makes the same feedback again and again, and remembers the last."""
-
-    def __init__(self, kind):
-        self.kind, self.last = kind, None
-
-    def __call__(self, rows, numel):
-        if self.kind is None:
-            self.last = None
-            return None
-        decay, gain, first = self.kind
-        error = None if first else here(0.1 * normal(rows, numel, 5))
-        decay = here(torch.tensor(0.25)) if decay is None else decay
-        self.last = Feedback(here(torch.full((rows, numel), 9.0)), error, decay, gain)
-        return self.last
-
-
-def check(codec, x, spans, shards, kind, factor=1.0):
-    window, numel = Window(here(x), spans), sum(last - first for first, last in spans)
-    shard = numel if shards == 1 else -(-numel // (shards * codec.alignment)) * codec.alignment
-    given = codec, window, Memory(kind), shards, shard, factor
-    with backend.plain_torch():
-        wanted = list(forms(*given, True))
-    with on_gpu():
-        found = list(forms(*given, False))
-    for a, b in zip(found, wanted, strict=True):
-        for one, other in zip(a[1:], b[1:], strict=True):
-            if isinstance(one, Tensor) and x.dtype == torch.bfloat16 and not CUDA:
-                assert torch.allclose(one, other, rtol=2.0**-7)  # the interpreter cuts bits off
-            else:
-                assert one == other if isinstance(one, bool) else same(one, other), (codec.spec, a[0])
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -188,29 +129,7 @@ def test_blocks_that_kernels_cannot_treat_are_left_to_plain_torch(spec):
 @pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
 @each_codec
 def test_whole_steps_are_those_of_plain_torch(spec, strategy):
-    """Several tensors of which vectors are left out, three workers, two steps: results and memories."""
-
-    def run():
-        cluster = gradwire.VirtualCluster(3, spec, strategy=strategy, tensors="matrices", seed=3)
-        seen = []
-        for step in range(2):
-            shapes = {"a": (40, 30), "b": (17,), "c": (70, 41), "d": (9,), "e": (5,), "f": (33, 41)}
-            gradients = {
-                name: [here(normal(1, math.prod(shape), 10 * step + worker).view(shape)) for worker in range(3)]
-                for name, shape in shapes.items()
-            }
-            seen += cluster.reduce(gradients).values()
-            seen += [kept for name in shapes for kept in cluster.memory(name) if kept is not None]
-        return [back(tensor) for tensor in seen]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # codecs of large variance are scaled, and say so
-        with backend.plain_torch():
-            wanted = run()
-        with on_gpu():
-            found = run()
-    assert len(found) == len(wanted)
-    assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+    check_steps(spec, strategy)
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 7])

@@ -51,5 +51,10 @@ def divided(x: Tensor, number: float) -> Tensor:
     return x / number if x.device.type == "cpu" else x / x.new_full((), number)
 
 
+def divide_(x: Tensor, number: float) -> Tensor:
+    """`divided`, in place."""
+    return x.div_(number if x.device.type == "cpu" else x.new_full((), number))
+
+
 def _no_bytes(part: Tensor) -> Tensor:
     return torch.empty((part.shape[0], 0), dtype=torch.uint8, device=part.device)

@@ -56,7 +56,7 @@ class BlockSigns(SignCodec):
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         total = signs.decode_sum(*self.read(payload, numel), self.block, numel, groups)
-        return total.div_(payload.rows // groups)
+        return rows.divide_(total, payload.rows // groups)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
         if not one_pass(target):

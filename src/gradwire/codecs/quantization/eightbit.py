@@ -31,17 +31,19 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs._parameters import checked
+from gradwire.codecs.quantization._fused import FusedCodec
 from gradwire.codecs.quantization._tables import codebook, contraction, midpoints
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.kernels import lookup, rows
 from gradwire.kernels.blockwise import abs_max
+from gradwire.kernels.fused import Fused
 
 
 @register
 @dataclass(frozen=True)
-class EightBit(Codec):
+class EightBit(FusedCodec):
     """Send one byte for each element: the nearest of 256 shares of its block's largest magnitude.
 
     Args:
@@ -72,22 +74,26 @@ class EightBit(Codec):
     def alignment(self) -> int:
         return math.lcm(self.block, 8)
 
+    @property
+    def fused(self) -> Fused:
+        return lookup.fused(self.block, midpoints(self.form), codebook(self.form))
+
     def encode(self, x: Tensor, rng: Random) -> Payload:
         largest = abs_max(x, self.block)
         scale = torch.where(largest > 0, largest, 1.0)
         return Payload(rows.join(largest, lookup.encode(x, scale, self.block, midpoints(self.form))))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
-        return lookup.decode(*self._read(payload, numel), self.block, codebook(self.form))
+        return lookup.decode(*self.read(payload, numel), self.block, codebook(self.form))
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        total = lookup.decode_sum(*self._read(payload, numel), self.block, codebook(self.form), groups)
-        return total.div_(payload.rows // groups)
+        total = lookup.decode_sum(*self.read(payload, numel), self.block, codebook(self.form), groups)
+        return rows.divide_(total, payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return numel + 4 * -(-numel // self.block)
 
-    def _read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+    def read(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
         """Codes and scales."""
         largest, start = rows.take(payload.data, 0, -(-numel // self.block), torch.float32)
         return payload.data[:, start : start + numel], largest

@@ -26,17 +26,19 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.codecs.quantization._fused import FusedCodec
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
-from gradwire.core.random import Random
+from gradwire.core.random import Random, Stream
 from gradwire.core.registry import Check
-from gradwire.kernels import powers
+from gradwire.kernels import powers, rows
 from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.fused import Fused
 
 
 @register
 @dataclass(frozen=True)
-class Natural(Codec):
+class Natural(FusedCodec):
     """Round each element at random to one of the two nearest powers of two, right on average.
 
     Args:
@@ -63,14 +65,21 @@ class Natural(Codec):
             return replace(claims, unbiased=True, omega=1 / 8)
         return replace(claims, delta=0.0, homogeneous=False)
 
+    @property
+    def fused(self) -> Fused:
+        return powers.fused(self.bits)
+
+    def noise(self, rng: Random) -> Stream:
+        return rng.private("round")
+
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        return Payload(powers.encode(x, self.bits, rng.private("round")))
+        return Payload(powers.encode(x, self.bits, self.noise(rng)))
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         return powers.decode(payload.data, self.bits, numel)
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
-        return powers.decode_sum(payload.data, self.bits, numel, groups).div_(payload.rows // groups)
+        return rows.divide_(powers.decode_sum(payload.data, self.bits, numel, groups), payload.rows // groups)
 
     def payload_bytes(self, numel: int) -> int:
         return numel + (packed_bytes(numel, 1) if self.bits == 9 else 0)

@@ -23,19 +23,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gradwire.codecs.quantization._fused import FusedCodec
 from gradwire.codecs.quantization._signs import BlockSigns
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
-from gradwire.kernels import rows, signs
+from gradwire.kernels import means, rows, signs
 from gradwire.kernels.bitpack import packed_bytes
 from gradwire.kernels.blockwise import abs_sum
+from gradwire.kernels.fused import Fused
 
 
 @register
 @dataclass(frozen=True)
-class OneBit(BlockSigns):
+class OneBit(FusedCodec, BlockSigns):
     """Send one bit for each element, and for each block the mean of its negative and of its other elements.
 
     Args:
@@ -59,6 +61,10 @@ class OneBit(BlockSigns):
         return Traits(
             combine=Combine.GATHER, propagates_nonfinite=True, memory="error_feedback", delta=1 / self.block, odd=False
         )
+
+    @property
+    def fused(self) -> Fused:
+        return means.fused(self.block)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
         minus, plus = (self._mean_magnitude(x, members) for members in (x < 0, x >= 0))

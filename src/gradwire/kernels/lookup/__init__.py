@@ -12,6 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.kernels.backend import run
+from gradwire.kernels.fused import Fused
 from gradwire.kernels.lookup import reference
 
 
@@ -28,3 +29,8 @@ def decode(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...]) -
 def decode_sum(codes: Tensor, scale: Tensor, block: int, table: tuple[float, ...], groups: int = 1) -> Tensor:
     """The values summed over the rows of each of `groups` equal groups, first to last: (groups, numel) float32."""
     return run(reference.decode_sum, codes, scale, block, table, groups)
+
+
+def fused(block: int, midpoints: tuple[float, ...], table: tuple[float, ...]) -> Fused:
+    """The launches for rows as they travel: the largest magnitude of each block, its scale, then the codes."""
+    return Fused(__name__, reference.Shares(block, midpoints, table))

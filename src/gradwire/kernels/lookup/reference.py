@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradwire.kernels import rows
+
+
+class Shares(NamedTuple):
+    """Elements that share a scale, their largest magnitude; and the tables of what they are shares of it."""
+
+    block: int
+    midpoints: tuple[float, ...]
+    table: tuple[float, ...]
 
 
 def encode(x: Tensor, scale: Tensor, block: int, midpoints: tuple[float, ...]) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.kernels.backend import run
+from gradwire.kernels.fused import Fused
 from gradwire.kernels.powers import reference
 
 
@@ -33,3 +34,8 @@ def decode(data: Tensor, bits: int, numel: int) -> Tensor:
 def decode_sum(data: Tensor, bits: int, numel: int, groups: int = 1) -> Tensor:
     """The values summed over the rows of each of `groups` equal groups, first to last: (groups, numel) float32."""
     return run(reference.decode_sum, data, bits, numel, groups)
+
+
+def fused(bits: int) -> Fused:
+    """The launches for such codes."""
+    return Fused(__name__, bits)

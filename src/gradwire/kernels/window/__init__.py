@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.backend import CPU, GPU, kind_of
+from gradwire.kernels.backend import CPU, GPU, fused, kind_of
 
 
 def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callable[[], bool] = lambda: False) -> bool:
@@ -25,6 +25,11 @@ def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callab
 
         return gpu.fits(source) and on_gpu()
     return kind == CPU and source.buffer.dtype == torch.float32 and source.numel > 0
+
+
+def one_launch(source: Window, feedback: Feedback | None = None, *, on_gpu: Callable[[], bool] = lambda: True) -> bool:
+    """`one_pass`, on a GPU only: for kernels that the CPU has none of."""
+    return fused(source.buffer.device) and one_pass(source, feedback, on_gpu=on_gpu)
 
 
 def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,0 +1,179 @@
+"""Nearest entries on a GPU, in one launch each way, by the guesses of the CPU's kernel. A program treats whole blocks.
+
+The scale of a block is its largest magnitude. Payloads are as they travel: the scales, then a byte an element.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gradwire.core.random import Stream
+from gradwire.core.window import Feedback, Flag, Window
+from gradwire.kernels.bitpack.gpu import load_float, store_float
+from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of
+from gradwire.kernels.fused import rows_of
+from gradwire.kernels.launch import launch
+from gradwire.kernels.lookup.reference import Shares
+from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+
+SHIFT = tl.constexpr(16)  # of a pattern: what is left begins it
+STOP = 0x7FFFFFFF  # no pattern of a magnitude is above
+
+
+class Tables(NamedTuple):
+    """Where to look. Patterns of numbers from 0 on are ordered as the numbers are, NaN above all."""
+
+    values: Tensor  # of codes
+    ends: Tensor  # patterns of the midpoints, and a stop
+    guesses: Tensor  # for each beginning of a pattern, how many midpoints lie below all patterns that begin so
+    first: int  # beginning that has a guess, and the last one; all others have the guess of the nearest
+    last: int
+
+
+@triton.jit
+def _nearest(a, scale, tables, steps: tl.constexpr):
+    """The codes of a tile, for scales that are not zero."""
+    _, ends, guesses, first, last = tables
+    share = tl.div_rn(tl.abs(a), tl.zeros_like(a) + scale[:, None]).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    begin = tl.minimum(tl.maximum(share >> SHIFT, first), last)
+    k = tl.load(guesses + (begin - first)).to(tl.int32)
+    for _ in tl.static_range(steps):
+        k += (tl.load(ends + k) < share).to(tl.int32)
+    return tl.where((a < 0) & (k > 0), tl.minimum(k, 127) + 128, k)
+
+
+@triton.jit
+def _encoded(a, live, blocks, element, numel, tables, out, row, factor, shape: tl.constexpr):
+    """Scales and codes of the tile `a`, to a row of the payload; returns what is lost."""
+    data = out[0] + row.to(tl.int64) * out[1]
+    largest = abs_max(a)
+    store_float(data, blocks, largest, blocks * shape[0] < numel)
+    code = _nearest(a, tl.where(largest > 0, largest, 1.0), tables, shape[3])
+    tl.store(data + (numel + shape[0] - 1) // shape[0] * 4 + element, code.to(tl.uint8), mask=live)
+    return a - tl.load(tables[0] + code) * largest[:, None] * factor
+
+
+@triton.jit
+def _row(data, blocks, element, live, numel, tables, shape: tl.constexpr):
+    """The values of a tile of a row."""
+    scale = load_float(data, blocks, blocks * shape[0] < numel)
+    code = tl.load(data + (numel + shape[0] - 1) // shape[0] * 4 + element, mask=live, other=0).to(tl.int32)
+    return tl.load(tables[0] + code) * scale[:, None]
+
+
+@triton.jit
+def _mean(received, group, blocks, element, live, numel, tables, shape: tl.constexpr):
+    """The mean of a tile over the rows of a group, first to last; or a row as it is."""
+    data, stride, senders = received
+    if senders is None:
+        return _row(data + group.to(tl.int64) * stride, blocks, element, live, numel, tables, shape)
+    else:
+        data += group.to(tl.int64) * senders * stride
+        total = tl.zeros_like(element).to(tl.float32)
+        for _ in range(senders):
+            total += _row(data, blocks, element, live, numel, tables, shape)
+            data += stride
+        return tl.div_rn(total, tl.zeros_like(total) + senders)
+
+
+@triton.jit
+def _encode_from(place, memory, tables, out, factor, shape: tl.constexpr):
+    worker, shard, tile, row = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
+    inside = inside & live
+    position = shard * place[4] + element
+    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    lost = _encoded(a, live, blocks, element, place[4], tables, out, row, factor, shape)
+    keep(lost, memory, worker, position, inside)
+
+
+@triton.jit
+def _reduce_and_encode(received, memory, tables, out, numel, tiles, factor, shape: tl.constexpr):
+    group = tl.program_id(0) // tiles
+    blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
+    mean = _mean(received, group, blocks, element, live, numel, tables, shape)
+    a = compensated(tl.where(live, mean * factor, 0.0), memory, group, element, live)
+    lost = _encoded(a, live, blocks, element, numel, tables, out, group, factor, shape)
+    keep(lost, memory, group, element, live)
+
+
+@triton.jit
+def _mean_to(received, tables, place, flag, factor, shape: tl.constexpr):
+    """The means of the groups, shards of one vector, to where they belong."""
+    worker, shard, tile, row = tile_of(place)
+    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    mean = _mean(received, row, blocks, element, live, place[4], tables, shape)
+    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
+    write(mean * factor, at, inside & live, flag)
+
+
+def serves(form: Shares) -> bool:
+    return form.block <= LARGEST
+
+
+def encode_from(
+    form: Shares,
+    source: Window,
+    feedback: Feedback | None,
+    shards: int,
+    shard: int,
+    noise: Stream | None,
+    factor: float,
+) -> Tensor:
+    device, rows, shape = source.buffer.device, source.rows * shards, _shape(form, shard)
+    place, data = place_of(source, shards, shard, shape[0] * shape[1]), _room(form, rows, shard, device)
+    args = place, memory_of(feedback), _tables(form, device), rows_of(data), factor
+    launch(_encode_from, rows * place.tiles, device, *args, shape=shape)
+    return data
+
+
+def mean_to(form: Shares, data: Tensor, senders: int | None, shard: int, target: Window, factor: float) -> Flag:
+    device, groups, shape = target.buffer.device, data.shape[0] // (senders or 1), _shape(form, shard)
+    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
+    args = rows_of(data, senders), _tables(form, device), place, flag, factor
+    launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
+    return flag
+
+
+def reduce_and_encode(
+    form: Shares, data: Tensor, numel: int, feedback: Feedback | None, noise: Stream | None, groups: int, factor: float
+) -> Tensor:
+    device, shape, out = data.device, _shape(form, numel), _room(form, groups, numel, data.device)
+    tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups)
+    args = received, memory_of(feedback), _tables(form, device), rows_of(out), numel, tiles, factor
+    launch(_reduce_and_encode, groups * tiles, device, *args, shape=shape)
+    return out
+
+
+def _room(form: Shares, rows: int, numel: int, device: torch.device) -> Tensor:
+    return torch.empty((rows, 4 * -(-numel // form.block) + numel), dtype=torch.uint8, device=device)
+
+
+def _shape(form: Shares, numel: int) -> tuple[int, ...]:
+    """What kernels are compiled for: block, rows, columns, and how many midpoints begin alike."""
+    alike = [sum(1 for _ in same) for _, same in groupby(pattern >> 16 for pattern in _patterns(form.midpoints))]
+    return form.block, blocks_in_tile(form.block, numel), columns_of(form.block), max(alike, default=0)
+
+
+@lru_cache
+def _tables(form: Shares, device: torch.device) -> Tables:
+    patterns = _patterns(form.midpoints)
+    first, last = (patterns[0] >> 16, (patterns[-1] >> 16) + 1) if patterns else (0, 0)
+    guesses = [bisect_left(patterns, begin << 16) for begin in range(first, last + 1)]
+    values, ends = torch.tensor(form.table, device=device), torch.tensor([*patterns, STOP], device=device)
+    return Tables(values, ends.to(torch.int32), torch.tensor(guesses, dtype=torch.uint8, device=device), first, last)
+
+
+@lru_cache
+def _patterns(midpoints: tuple[float, ...]) -> list[int]:
+    found: list[int] = torch.tensor(midpoints, dtype=torch.float32).view(torch.int32).tolist()
+    return found
