@@ -21,7 +21,7 @@ PACKAGES = [m.name for m in pkgutil.iter_modules(gradwire.kernels.__path__) if m
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_functions_of_one_name_have_the_same_arguments(package):
+def test_functions_of_one_name_take_the_same_arguments(package):
     try:
         gpu = importlib.import_module(f"gradwire.kernels.{package}.gpu")
         reference = importlib.import_module(f"gradwire.kernels.{package}.reference")
@@ -30,7 +30,10 @@ def test_functions_of_one_name_have_the_same_arguments(package):
     for name, found in vars(gpu).items():
         simple = getattr(reference, name, None)
         if isinstance(found, FunctionType) and isinstance(simple, FunctionType) and found is not simple:
-            assert list(inspect.signature(found).parameters) == list(inspect.signature(simple).parameters), name
+            wanted, taken = (inspect.signature(f).parameters for f in (simple, found))
+            assert list(taken)[: len(wanted)] == list(wanted), name
+            more = list(taken.values())[len(wanted) :]
+            assert all(p.default is not p.empty for p in more), name
 
 
 def test_a_kernel_for_kernels_is_not_called_for_a_reference_of_its_name():
