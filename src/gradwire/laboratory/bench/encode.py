@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -174,8 +175,7 @@ def one_pass(engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = Non
         seconds = _clocked(step, x.device)
         spent["decode" if step.result is not None else phase] += seconds
         if step.result is not None:
-            done = step.result
-            spent["decode"] += _clocked(lambda: engine.finish_step([done]), x.device)
+            spent["decode"] += _clocked(partial(engine.finish_step, [step.result]), x.device)
             return spent
         answer = as_answer(step.request, [trace.echo(e, engine.workers) for e in as_batch(step.request)])
         phase = "reduce"
