@@ -1,5 +1,6 @@
 """Compile the GPU kernels of the codecs that are named, for an H100 or H200, and print their names; no GPU is needed.
 
+With ``--every`` in front, for all that may be absent from their arguments, and not only for what came last.
 Products and sums must not be fused: results would not equal those of plain torch.
 """
 
@@ -14,7 +15,7 @@ from triton.compiler import ASTSource
 
 import gradwire
 from gradwire.collectives.choose import possible
-from gradwire.kernels import backend, commit, launch
+from gradwire.kernels import backend, commit, launch, select
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -25,6 +26,7 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
+EVERY = sys.argv[1:2] == ["--every"]
 seen = {}
 
 
@@ -39,7 +41,16 @@ class Seen:
 
     def remember(self, *args, **options):
         name = f"{self.kernel.__module__.split('.')[-2]}.{self.kernel.__name__}"
-        seen[name, *options.items()] = self.kernel, args, options
+        seen[name, tuple(absent(args)) if EVERY else (), *options.items()] = self.kernel, args, options
+
+
+def absent(args, *before):
+    """Where there is None among arguments and groups of them."""
+    for i, value in enumerate(args):
+        if isinstance(value, tuple):
+            yield from absent(value, *before, i)
+        elif value is None:
+            yield *before, i
 
 
 def compiled(kernel, args, options):
@@ -47,9 +58,7 @@ def compiled(kernel, args, options):
     names = kernel.arg_names
     signature = {n: "constexpr" if n in options else type_of(args[i]) for i, n in enumerate(names)}
     values = {(i,): options[n] for i, n in enumerate(names) if n in options}
-    values |= {(i,): None for i, value in enumerate(args) if value is None}
-    for i, group in enumerate(args):
-        values |= {(i, j): None for j, v in enumerate(group if isinstance(group, tuple) else ()) if v is None}
+    values |= dict.fromkeys(absent(args))
     source = ASTSource(fn=kernel, signature=signature, constexprs=values)
     found = triton.compile(source, target=TARGET, options={n: v for n, v in options.items() if n not in names})
     return found.asm["ptx"]
@@ -65,6 +74,14 @@ def type_of(value):
     if isinstance(value, float):
         return "fp32"
     return "i32" if abs(value) < 2**31 else "i64"
+
+
+def reduce_twice(spec):
+    ways = possible(gradwire.codec(spec)) or ["auto"]
+    way = "all_reduce" if "all_reduce" in ways else ways[-1]
+    cluster = gradwire.VirtualCluster(3, spec, strategy=way, tensors="matrices")
+    for _ in range(2):
+        cluster.reduce(gradients)
 
 
 if __name__ == "__main__":
@@ -84,6 +101,8 @@ if __name__ == "__main__":
         "momentum",
         "powers",
         "random",
+        "scatter",
+        "select",
         "signs",
         "trits",
         "window",
@@ -93,14 +112,16 @@ if __name__ == "__main__":
         getattr(__import__("gradwire.kernels", fromlist=[module]), module).gpu.launch = spied
     shapes = ((64, 130), (50,), (64, 64), (30,), (70, 20), (9,))
     gradients = {str(i): [torch.randn(shape)] * 3 for i, shape in enumerate(shapes)}
+    torch.empty = torch.zeros  # nothing is computed: what plain torch reads of it must be in range
     with backend.interpreted():
         commit.take_back(torch.zeros(9), torch.zeros(9), torch.tensor(True))
-        for spec in sys.argv[1:]:
-            ways = possible(gradwire.codec(spec)) or ["auto"]
-            way = "all_reduce" if "all_reduce" in ways else ways[-1]
-            cluster = gradwire.VirtualCluster(3, spec, strategy=way, tensors="matrices")
-            for _ in range(2):
-                cluster.reduce(gradients)
+        for spec in sys.argv[1 + EVERY :]:
+            reduce_twice(spec)
+            if any(name.startswith("select.") for name, *_ in seen):  # rows that do not fit into a program
+                select.gpu.SMALL = 0
+                reduce_twice(spec)
+                select.gpu.SAMPLED = select.gpu.SAMPLE = 1024
+                reduce_twice(spec)
     for (name, *_), launched in seen.items():
         assert "fma.rn.f32" not in compiled(*launched), f"{name}: a product and a sum are one rounding"
         print(name)

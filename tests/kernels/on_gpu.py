@@ -47,6 +47,11 @@ def back(x):
     return x.cpu().float() if x.is_floating_point() else x.cpu()
 
 
+def parts_of(codec, payload, numel):
+    """The numbers that a payload holds."""
+    return codec.read(payload, numel) if hasattr(codec, "read") else codec.entries(payload, numel, Random(3, 1, "unit"))
+
+
 def forms(codec, window, feedback, shards, shard, factor, simple):
     """What the simple form and the fast one make of the same: payloads, errors, results, flags."""
     base = (lambda name: getattr(Codec, name).__get__(codec)) if simple else (lambda name: getattr(codec, name))
@@ -54,7 +59,7 @@ def forms(codec, window, feedback, shards, shard, factor, simple):
     rng = Random(3, 1, "unit", ranks, (5 * codec.alignment,) * len(ranks))
     payload = base("encode_from")(window, feedback(window.rows, numel), shards, shard, rng, factor)
     error = feedback.last
-    yield "payload", back(codec.read(payload, shard))
+    yield "payload", back(parts_of(codec, payload, shard))
     yield "error", None if error is None else back(error.out)
     target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
     first = Payload(payload.data[:shards])
@@ -62,7 +67,7 @@ def forms(codec, window, feedback, shards, shard, factor, simple):
     yield "decoded", back(target.buffer), bool(flag.isnan())
     senders, down = rng.of(range(shards), (0,) * shards), rng.fold("down").of((0,), (32,))
     again = base("reduce_and_encode")(first, shard, senders, down, feedback(1, shard), 1, factor)
-    yield "recoded", back(codec.read(again, shard)), None if feedback.last is None else back(feedback.last.out)
+    yield "recoded", back(parts_of(codec, again, shard)), None if feedback.last is None else back(feedback.last.out)
     if shards == 1:
         target = Window(here(torch.zeros(1, window.buffer.shape[1])).to(window.buffer.dtype), window.spans)
         flag = base("combine_to")(payload, target, rng, factor)

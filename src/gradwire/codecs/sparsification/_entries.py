@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import kept, read, rounded, settle, support_bytes, write
-from gradwire.core.codec import Codec, Flag, nonfinite_flag
+from gradwire.codecs.sparsification._sparse_payload import kept, read, rounded, support_bytes, write
+from gradwire.core.codec import Codec, Flag
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.scatter import mean_to, put_to, scatter, scatter_sum
-from gradwire.kernels.select import top, top_from
+from gradwire.kernels.scatter import mean, mean_to, put_rows_to, scatter, scatter_sum
+from gradwire.kernels.select import settle_rows, top, top_from
 from gradwire.kernels.window import one_pass
 
 
@@ -70,31 +70,33 @@ class Selection(EntriesCodec):
     def entries(self, payload: Payload, numel: int, rng: Random) -> tuple[Tensor, Tensor]:
         return read(payload.data, numel, self.count(numel, rng), self.value_bits, self.index)
 
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        return mean(*self.entries(payload, numel, rng), numel, groups)
+
     def payload_bytes(self, numel: int) -> int:
         return support_bytes(numel, kept(self.ratio, numel), self.value_bits, self.index)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if not self.selects_exactly or not one_pass(source, feedback):
+        if not self.selects_exactly or not one_pass(source, feedback, on_gpu=lambda: True):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
         values, where = top_from(source, feedback, shards, shard, self.count(shard, rng))
-        settle(feedback, zip(values, where, strict=True), shards, shard, self.value_bits, factor)
+        if feedback is not None:
+            settle_rows(feedback, values, where, shards, shard, self.value_bits, factor)
         return self._written_row(values, where, shard)
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
-        if not one_pass(target):
+        if not one_pass(target, on_gpu=lambda: True):
             return super().decode_to(payload, target, shard, rng, factor)
         values, where = self.entries(payload, shard, rng)
-        put_to(list(zip(values, where, strict=True)), shard, target, factor)
-        return nonfinite_flag(values)
+        return put_rows_to(values, where, shard, target, factor)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
-        if not one_pass(target):
+        if not one_pass(target, on_gpu=lambda: True):
             return super().combine_to(payload, target, rng, factor)
         values, where = self.entries(payload, target.numel, rng)
-        mean_to(values, where, target, factor)
-        return nonfinite_flag(values)
+        return mean_to(values, where, target, factor)
 
     def _written_row(self, values: Tensor, where: Tensor, numel: int) -> Payload:
         return Payload(write(values, where, numel, self.value_bits, self.index))

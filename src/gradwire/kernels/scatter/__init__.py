@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradwire.core.window import Window
+from gradwire.core.window import Flag, Window
 from gradwire.kernels.backend import fast, run
 from gradwire.kernels.scatter import reference
 
@@ -21,11 +21,23 @@ def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int = 1) ->
     return run(reference.scatter_sum, values, indices, numel, groups)
 
 
+def mean(values: Tensor, indices: Tensor, numel: int, groups: int = 1) -> Tensor:
+    """`scatter_sum` of rows whose indices ascend, divided by how many rows a group has."""
+    return run(reference.mean, values, indices, numel, groups)
+
+
 def put_to(rows: Sequence[tuple[Tensor, Tensor]], shard: int, target: Window, factor: float) -> None:
     """Rows of values at ascending indices, the shards of one vector, times `factor`, into a `one_pass` window."""
     fast(__name__, "put_to", target.buffer)(rows, shard, target, factor)
 
 
-def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> None:
+def put_rows_to(values: Tensor, indices: Tensor, shard: int, target: Window, factor: float) -> Flag:
+    """`put_to` of rows of as many values each: both (rows, k)."""
+    flag: Flag = fast(__name__, "put_rows_to", target.buffer)(values, indices, shard, target, factor)
+    return flag
+
+
+def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> Flag:
     """The mean of rows of values at ascending indices, times `factor`, into a `one_pass` window; zero elsewhere."""
-    fast(__name__, "mean_to", target.buffer)(values, indices, target, factor)
+    flag: Flag = fast(__name__, "mean_to", target.buffer)(values, indices, target, factor)
+    return flag

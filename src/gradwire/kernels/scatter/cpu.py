@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Window
+from gradwire.core.window import Flag, Window, nonfinite_flag
 from gradwire.kernels.backend import only
 from gradwire.kernels.blockwise.cpu import average
 from gradwire.kernels.jit import jit
@@ -34,6 +34,11 @@ def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int) -> Ten
     for target, value, index in zip(out, values.chunk(groups), indices.chunk(groups), strict=True):
         _sum_group(_array(value), _array(index), target.numpy())
     return out
+
+
+@only(lambda values, *_: values.dtype == torch.float32)
+def mean(values: Tensor, indices: Tensor, numel: int, groups: int) -> Tensor:
+    return scatter_sum(values, indices, numel, groups).div_(values.shape[0] // groups)
 
 
 def _sum_group(value: np.ndarray, index: np.ndarray, target: np.ndarray) -> None:
@@ -178,9 +183,15 @@ def _put_row(
     split(work, size)
 
 
-def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> None:
+def put_rows_to(values: Tensor, indices: Tensor, shard: int, target: Window, factor: float) -> Flag:
+    put_to(list(zip(values, indices, strict=True)), shard, target, factor)
+    return nonfinite_flag(values)
+
+
+def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> Flag:
     value, index = _array(values), _array(indices)
     if not _check(value, index, target.numel):
         raise ValueError("indices of a row must ascend")
     x, spans, whole = target.buffer[0].numpy(), spans_of(target), target.numel
     split(lambda first, last: _mean_to(value, index, np.float32(factor), x, spans, first, last), whole)
+    return nonfinite_flag(values)

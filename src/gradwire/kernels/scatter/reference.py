@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gradwire.kernels import rows
+
 
 def scatter(values: Tensor, indices: Tensor, numel: int) -> Tensor:
     return values.new_zeros((values.shape[0], numel)).scatter_(1, indices, values)
@@ -15,3 +17,7 @@ def scatter_sum(values: Tensor, indices: Tensor, numel: int, groups: int) -> Ten
     for i in range(value.shape[1]):  # row by row: the order of sums is fixed
         total.scatter_add_(1, index[:, i], value[:, i])
     return total
+
+
+def mean(values: Tensor, indices: Tensor, numel: int, groups: int) -> Tensor:
+    return rows.divided(scatter_sum(values, indices, numel, groups), values.shape[0] // groups)

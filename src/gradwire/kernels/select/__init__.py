@@ -54,6 +54,16 @@ def above_from(
     return found
 
 
+def settle_rows(
+    feedback: Feedback, values: Tensor, where: Tensor, shards: int, shard: int, value_bits: int, factor: float
+) -> None:
+    """Take what is sent off ``feedback.out``: `values` in `value_bits` bits, times `factor`; and its momentum to zero.
+
+    Values and places are (rows, k). Each worker has `shards` rows of `shard` elements.
+    """
+    fast(__name__, "settle_rows", feedback.out)(feedback, values, where, shards, shard, value_bits, factor)
+
+
 def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:
     """Take `sent`, at the places `where` behind `position` of a worker's row, off ``feedback.out``."""
     fast(__name__, "settle", feedback.out)(feedback, row, position, where, sent)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
+from gradwire.kernels.cast import from_half, to_half
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split
 from gradwire.kernels.select.cpu import (
@@ -159,6 +160,15 @@ def above_from(
                 _take(x, spans, memory, position, where.numpy(), values.numpy())
             chosen.append((values[None], where[None]))
     return chosen
+
+
+def settle_rows(
+    feedback: Feedback, values: Tensor, where: Tensor, shards: int, shard: int, value_bits: int, factor: float
+) -> None:
+    for i, (value, place) in enumerate(zip(values, where, strict=True)):
+        row, number = divmod(i, shards)
+        sent = value if value_bits == 32 else from_half(to_half(value))
+        settle(feedback, row, number * shard, place, sent if factor == 1 else sent * factor)
 
 
 def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:
