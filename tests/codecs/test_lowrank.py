@@ -11,9 +11,9 @@ from cases import cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.lowrank._matrices import Batch, unit
-from gradwire.codecs.lowrank._ridge import regress
 from gradwire.codecs.lowrank._spectrum import probabilities, summed
 from gradwire.core.state import Entry
+from gradwire.kernels.factors.reference import regress
 from gradwire.tracing import trace
 
 

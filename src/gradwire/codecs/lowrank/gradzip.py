@@ -27,9 +27,8 @@ from torch import Tensor
 
 from gradwire.codecs._parameters import checked
 from gradwire.codecs.lowrank._alternation import AlternatingCodec, revived
-from gradwire.codecs.lowrank._ridge import regressed
 from gradwire.core.codec import Combine, Traits, register
-from gradwire.kernels.factors import Shapes, unit
+from gradwire.kernels.factors import Shapes, regressed, unit
 
 
 @register

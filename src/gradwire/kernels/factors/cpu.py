@@ -20,7 +20,15 @@ def _table(shapes: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 @jit
-def _unit(x: np.ndarray, stride: int, rows: int, table: np.ndarray, out: np.ndarray, largest: np.ndarray) -> None:
+def _unit(
+    x: np.ndarray,
+    stride: int,
+    rows: int,
+    table: np.ndarray,
+    instead: np.ndarray,
+    out: np.ndarray,
+    largest: np.ndarray,
+) -> None:
     for row in range(rows):
         at = 0
         for k in range(len(table)):
@@ -31,6 +39,7 @@ def _unit(x: np.ndarray, stride: int, rows: int, table: np.ndarray, out: np.ndar
                 most = max(most, bits[i] & np.uint32(0x7FFFFFFF))  # NaN is the largest
             largest[row, k] = most
             by = largest[row, k : k + 1].view(np.float32)[0] if most else np.float32(1)
+            source = source if most or not instead.size else instead[at : at + size]
             for i in range(size):
                 target[i] = source[i] / by
             at += size
@@ -85,16 +94,17 @@ def _orthonormal(x: np.ndarray, stride: int, rows: int, table: np.ndarray, shift
             at += size
 
 
-def _float32(flat: Tensor, shapes: tuple[tuple[int, int], ...]) -> bool:
+def _float32(flat: Tensor, shapes: tuple[tuple[int, int], ...], instead: Tensor | None = None) -> bool:
     return flat.dtype == torch.float32
 
 
 @only(_float32)
-def unit(flat: Tensor, shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
+def unit(flat: Tensor, shapes: tuple[tuple[int, int], ...], instead: Tensor | None = None) -> tuple[Tensor, Tensor]:
     out = torch.empty(flat.shape, dtype=torch.float32)
     largest = torch.empty((len(flat), len(shapes)), dtype=torch.float32)
     source, stride = rows_of(flat)
-    _unit(source, stride, len(flat), _table(shapes), out.numpy(), largest.numpy().view(np.uint32))
+    given = np.empty(0, np.float32) if instead is None else instead[0].numpy()
+    _unit(source, stride, len(flat), _table(shapes), given, out.numpy(), largest.numpy().view(np.uint32))
     return out, largest
 
 

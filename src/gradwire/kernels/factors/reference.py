@@ -28,10 +28,11 @@ def spread(values: Tensor, shapes: tuple[tuple[int, int], ...]) -> Tensor:
     return values[:, _owners(shapes, values.device)]
 
 
-def unit(flat: Tensor, shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor]:
+def unit(flat: Tensor, shapes: tuple[tuple[int, int], ...], instead: Tensor | None = None) -> tuple[Tensor, Tensor]:
     largest = torch.stack([m.abs().amax((1, 2)) for m in pieces(flat, shapes)], 1)
     by = torch.where(largest > 0, largest, largest + (largest == 0).to(largest.dtype))
-    return flat / spread(by, shapes), largest
+    found = flat / spread(by, shapes)
+    return found if instead is None else torch.where(spread(largest == 0, shapes), instead, found), largest
 
 
 def orthonormal(flat: Tensor, shapes: tuple[tuple[int, int], ...]) -> Tensor:
@@ -50,3 +51,19 @@ def orthonormal(flat: Tensor, shapes: tuple[tuple[int, int], ...]) -> Tensor:
                 turns[i] = turn
         exact = [m @ turn for m, turn in zip(exact, turns, strict=True)]
     return torch.cat([m.flatten(1) for m in exact], 1).to(flat.dtype)
+
+
+def regressed(flat: Tensor, shapes: tuple[tuple[int, int], ...], ridge: float, turned: bool) -> Tensor:
+    found = [regress(f.mT, ridge).mT if turned else regress(f, ridge) for f in pieces(flat, shapes)]
+    return torch.cat([f.flatten(1) for f in found], 1)
+
+
+def regress(factors: Tensor, ridge: float) -> Tensor:
+    """`regressed`, of (…, height, width)."""
+    exact = factors.double()
+    gram = exact.mT @ exact
+    diagonal = gram.diagonal(dim1=-2, dim2=-1)
+    average = diagonal.mean(-1)[..., None, None]
+    penalty = torch.where(average == 0, 1.0, ridge * average) * torch.eye(gram.shape[-1], device=gram.device)
+    root = torch.linalg.cholesky_ex(gram + penalty).L
+    return torch.cholesky_solve(exact.mT, root).mT.to(factors.dtype)
