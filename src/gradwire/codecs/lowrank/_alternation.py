@@ -23,7 +23,6 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import factors
-from gradwire.kernels.factors.reference import spread
 from gradwire.kernels.products import Matrices, Seen, see
 from gradwire.kernels.random import normal
 
@@ -106,10 +105,9 @@ class AlternatingCodec(Codec):
         seen.write(found.bases, found.shared, Window.whole(mean))
         if own is not None:
             seen.write(found.bases, found.own, Window.whole(own))
-        for place, vector in zip(whole.vectors, found.means, strict=True):
-            mean[:, place] = vector
-            if own is not None:
-                own[:, place] = x[:, place]
+        _copied([mean[:, place] for place in whole.vectors], found.means)
+        if own is not None:
+            _copied([own[:, place] for place in whole.vectors], [x[:, place] for place in whole.vectors])
         return mean, own
 
     def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
@@ -120,24 +118,22 @@ class AlternatingCodec(Codec):
         if feedback is not None:
             seen.keep(found.bases, found.own)
         seen.write(found.bases, found.shared, target)
-        for place, vector in zip(whole.vectors, found.means, strict=True):
-            target.at(place.start, place.stop).copy_(vector)
-            if feedback is not None:
-                feedback.out[:, place] = 0.0
+        _copied([target.at(place.start, place.stop) for place in whole.vectors], found.means)
+        if feedback is not None and whole.vectors:
+            torch._foreach_zero_(_apart([feedback.out[:, place] for place in whole.vectors]))
         return nonfinite_flag(torch.cat([found.bases, found.shared, *found.means], 1))
 
     def _rounds(self, whole: Factored, seen: Seen, ctx: Context) -> Program[Rounds]:
         left_shapes, right_shapes = whole.matrices.left, whole.matrices.right
         none = seen.x[:1, :0]
-        factors = [_start(n, s, ctx, none, self.warm) for n, s in zip(whole.names, right_shapes, strict=True)]
-        bases, own, shared = none, seen.x[:, :0], torch.cat(factors, 1) if factors else none
+        bases, own, shared = none, seen.x[:, :0], self._starts(whole, ctx, none)
         means: list[Tensor] = []
-        for i in range(self.iterations if factors else 1):
-            left = seen.times(self.turned(shared, right_shapes) if factors else none)
+        for i in range(self.iterations if whole.names else 1):
+            left = seen.times(self.turned(shared, right_shapes) if whole.names else none)
             beside = [seen.x[:, place] for place in whole.vectors] if i == 0 else []  # with the first exchange
             answer = yield from averaged([left, *beside], ctx)
             means = means + answer[1:]
-            if factors:
+            if whole.names:
                 bases = self.bases(answer[0], left_shapes)
                 own = seen.transposed(self.dual(bases, left_shapes))
                 (shared,) = yield from averaged([own], ctx)
@@ -146,15 +142,57 @@ class AlternatingCodec(Codec):
                 ctx.state.put(FACTOR, name, shared.as_strided((width, rank), (1, width), shared.storage_offset() + at))
         return Rounds(bases, own, shared, means)
 
+    def _starts(self, whole: Factored, ctx: Context, none: Tensor) -> Tensor:
+        """All Qᵀ that a step begins with: (1, n)."""
+        shapes = whole.matrices.right
+        kept = [ctx.state.get(FACTOR, name) if self.warm else None for name in whole.names]
+        joined = _joined(kept, shapes, whole.starts)
+        if joined is not None or not kept:
+            return none if joined is None else joined
+        each = zip(whole.names, shapes, kept, strict=True)
+        return torch.cat([_start(*one, ctx, none.device, self.warm) for one in each], 1)
 
-def _start(name: str, shape: tuple[int, int], ctx: Context, like: Tensor, warm: bool) -> Tensor:
+
+def _joined(kept: Sequence[Tensor | None], shapes: factors.Shapes, starts: Sequence[int]) -> Tensor | None:
+    """All Qᵀ of the last step where it left them, one behind the other: (1, n); None if they lie elsewhere."""
+    if not kept or kept[0] is None:
+        return None
+    memory, first = kept[0].untyped_storage().data_ptr(), kept[0].storage_offset()
+    for factor, (rank, width), start in zip(kept, shapes, starts, strict=True):
+        if (
+            factor is None
+            or factor.shape != (width, rank)
+            or factor.stride() != (1, width)
+            or factor.storage_offset() != first + start
+            or factor.untyped_storage().data_ptr() != memory
+        ):
+            return None
+    numel = starts[-1] + shapes[-1][0] * shapes[-1][1]
+    return kept[0].as_strided((1, numel), (numel, 1))
+
+
+def _copied(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each to its target, (rows, n) or (1, n) to (rows, n)."""
+    if targets:
+        torch._foreach_copy_(_apart(targets), _apart([s.expand_as(t) for t, s in zip(targets, sources, strict=True)]))
+
+
+def _apart(views: Sequence[Tensor]) -> list[Tensor]:
+    """Views, (rows, n), as dense ones: a GPU treats all of those in one launch, and others one by one."""
+    if len(views[0]) == 1 or views[0].device.type == "cpu":
+        return list(views)
+    return [row for view in views for row in view.unbind()]
+
+
+def _start(
+    name: str, shape: tuple[int, int], kept: Tensor | None, ctx: Context, device: torch.device, warm: bool
+) -> Tensor:
     """Qᵀ of the last step; at first, or always if not warm, a random one that all workers draw alike. (1, n)."""
     rank, width = shape
-    kept = ctx.state.get(FACTOR, name) if warm else None
     if kept is not None and kept.shape == (width, rank):
         return kept.mT.reshape(1, -1)
     stream = Random(seed=ctx.rng.seed, step=0 if warm else ctx.rng.step).shared(f"powersgd/{name}")
-    return normal(stream, (width, rank), like.device).mT.reshape(1, -1)
+    return normal(stream, (width, rank), device).mT.reshape(1, -1)
 
 
 def revived(right: Tensor, shapes: factors.Shapes) -> Tensor:
@@ -162,10 +200,7 @@ def revived(right: Tensor, shapes: factors.Shapes) -> Tensor:
 
     A fixed dense one takes the place of each that is zero: from zero, no gradient would lead away.
     """
-    scaled, largest = factors.unit(right, shapes)
-    if largest.device.type == "cpu" and float(largest.amin()) > 0:
-        return scaled
-    return torch.where(spread(largest == 0, shapes), _dense(shapes, right.device), scaled)
+    return factors.unit(right, shapes, _dense(shapes, right.device))[0]
 
 
 @lru_cache(maxsize=256)
