@@ -175,7 +175,9 @@ def test_more_than_two_to_the_31_bytes(spec):
     assert out.buffer[0, -1] != 0
 
 
-@pytest.mark.parametrize("spec", [*EACH, "fp16"])
+@pytest.mark.parametrize(
+    "spec", ["blockint", *(pytest.param(s, marks=pytest.mark.sweep) for s in (*SPECS[1:], "fp16"))]
+)
 def test_kernels_compile_for_a_gpu(spec):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

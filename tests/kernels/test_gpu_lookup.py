@@ -195,6 +195,7 @@ def test_a_cpu_takes_the_simple_form(spec):
     assert not codec.fused.takes(window.buffer, 8)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("specs", [USUAL[::2] + USUAL[3:], seldom(SPECS)])
 def test_kernels_compile_for_a_gpu(specs):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""

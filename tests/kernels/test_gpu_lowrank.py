@@ -320,6 +320,7 @@ def test_a_step_does_not_wait_for_the_device():
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("spec", ["powersgd", pytest.param("gradzip(rank=30)", marks=pytest.mark.sweep)])
 def test_kernels_compile_for_a_gpu(spec):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""

@@ -238,6 +238,7 @@ def test_the_host_waits_for_nothing(spec):
             torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=SWEEP)])
 def test_kernels_compile_for_a_gpu(every):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
