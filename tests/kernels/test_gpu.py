@@ -132,6 +132,13 @@ def test_whole_steps_are_those_of_plain_torch(spec, strategy):
     check_steps(spec, strategy)
 
 
+def test_zeros_keep_their_sign():
+    """The mean magnitude of a block may vanish; what is negative is then −0."""
+    x = torch.zeros(1, 4096)
+    x[0, 5], x[0, 7] = -1e-45, 1e-45
+    check(gradwire.codec("efsignsgd"), x, ((0, 4096),), 1, (1.0, 1.0, True))
+
+
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 7])
 def test_votes(voters):
     data = torch.randint(0, 256, (2 * voters, 1100), dtype=torch.uint8, generator=torch.Generator().manual_seed(voters))

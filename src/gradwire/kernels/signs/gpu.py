@@ -45,23 +45,32 @@ def _encoded(a, live, blocks, numel, payload, row, factor, shape: tl.constexpr):
     store_float(data, blocks, scale, count > 0)
     positive = a >= 0
     store_codes(data + start, (live & positive).to(tl.int32), blocks, size, shape[0], shape[1], shape[2], 1)
-    return a - tl.where(positive, scale[:, None], -scale[:, None]) * factor
+    return a - tl.where(positive, scale[:, None], scale[:, None] * -1.0) * factor
+
+
+@triton.jit
+def _values(data, start, size, blocks, numel, shape: tl.constexpr):
+    """What a tile of a row stands for."""
+    scale = load_float(data, blocks, blocks * shape[0] < numel)
+    bits = load_codes(data + start, blocks, size, shape[0], shape[1], shape[2], 1)
+    return tl.where(bits != 0, scale[:, None], scale[:, None] * -1.0)  # older Tritons take -x for 0 - x
 
 
 @triton.jit
 def _mean(payload, first, senders, blocks, numel, shape: tl.constexpr):
-    """The mean of a tile over `senders` rows of a payload, first to last."""
+    """The mean of a tile over `senders` rows of a payload, first to last; None: one row as it is."""
     data, stride, start, size = payload
-    data += first.to(tl.int64) * stride
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
-    total = tl.zeros((rows, columns), tl.float32)
-    for _ in range(senders):
-        scale = load_float(data, blocks, blocks * shape[0] < numel)
-        bits = load_codes(data + start, blocks, size, shape[0], rows, columns, 1)
-        total += tl.where(bits != 0, scale[:, None], -scale[:, None])
-        data += stride
-    return tl.div_rn(total, tl.zeros_like(total) + senders)
+    if senders is None:
+        return _values(data + first.to(tl.int64) * stride, start, size, blocks, numel, shape)
+    else:
+        data += first.to(tl.int64) * senders * stride
+        total = tl.zeros((rows, columns), tl.float32)
+        for _ in range(senders):
+            total += _values(data, start, size, blocks, numel, shape)
+            data += stride
+        return tl.div_rn(total, tl.zeros_like(total) + senders)
 
 
 @triton.jit
@@ -80,7 +89,7 @@ def _encode_scaled_from(place, memory, payload, factor, shape: tl.constexpr):
 def _reduce_and_encode(received, senders, memory, payload, numel, tiles, shape: tl.constexpr):
     group = tl.program_id(0) // tiles
     blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
-    mean = _mean(received, group * senders, senders, blocks, numel, shape)
+    mean = _mean(received, group, senders, blocks, numel, shape)
     a = compensated(mean, memory, group, element, live)
     lost = _encoded(a, live, blocks, numel, payload, group, 1.0, shape)
     keep(lost, memory, group, element, live)
@@ -91,7 +100,7 @@ def _mean_to(payload, senders, place, flag, factor, shape: tl.constexpr):
     """The mean of the rows of each group, shards of one vector, to where it belongs."""
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    mean = _mean(payload, row * senders, senders, blocks, place[4], shape)
+    mean = _mean(payload, row, senders, blocks, place[4], shape)
     at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
     write(mean * factor, at, inside & live, flag)
 
@@ -162,15 +171,15 @@ def encode_scaled_from(
 
 
 def decode_scaled_to(data: Tensor, block: int, shard: int, target: Window, factor: float) -> Flag:
-    return _to(data, 1, block, shard, target, factor)
+    return _to(data, None, block, shard, target, factor)
 
 
 def combine_scaled_to(data: Tensor, block: int, target: Window, factor: float) -> Flag:
     return _to(data, data.shape[0], block, target.numel, target, factor)
 
 
-def _to(data: Tensor, senders: int, block: int, shard: int, target: Window, factor: float) -> Flag:
-    device, shape, groups = target.buffer.device, _shape(block, shard), data.shape[0] // senders
+def _to(data: Tensor, senders: int | None, block: int, shard: int, target: Window, factor: float) -> Flag:
+    device, shape, groups = target.buffer.device, _shape(block, shard), data.shape[0] // (senders or 1)
     place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
     args = _given(data, block, shard), senders, place, flag, factor
     launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
