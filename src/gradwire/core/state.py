@@ -254,7 +254,7 @@ class Transaction:
         """A piece outside of all slots has gone into the gradient."""
         self._repaid.append((kind, piece))
 
-    def commit(self, finite: Tensor, take_back: TakeBack) -> None:
+    def commit(self, finite: Tensor, take_back: TakeBack | None = None) -> None:
         """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.
 
         On an accelerator the decision is taken there, so that the host never waits for it: `take_back` makes what was
@@ -273,7 +273,7 @@ class Transaction:
                 kept[name] = new
         for slot, pending in self._pending.items():
             if not on_host:
-                take_back(pending, slot.current, finite)
+                (take_back or put_back)(pending, slot.current, finite)
             slot.turn(pending)
         if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait
             for kind, piece in self._repaid:
@@ -285,6 +285,11 @@ class Transaction:
         self._pending.clear()
         self._named.clear()
         self._repaid.clear()
+
+
+def put_back(new: Tensor, old: Tensor | None, finite: Tensor) -> None:
+    """`new` becomes `old`, or zero where that is None, unless `finite` holds."""
+    new.copy_(torch.where(finite, new, new.new_zeros(()) if old is None else old))
 
 
 def _select(finite: Tensor, old: Entry | None, new: Entry | None) -> Entry | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from gradwire.core.state import put_back
 
 
 def take_back(new: Tensor, old: Tensor | None, finite: Tensor) -> None:
-    new.copy_(torch.where(finite, new, new.new_zeros(()) if old is None else old))
+    put_back(new, old, finite)
