@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from exact import normal, same
+from exact import awkward, normal, same
+from hypothesis import strategies as st
 from torch import Tensor
 
 import gradwire
@@ -132,3 +133,20 @@ def check_steps(spec, strategy):
             found = run()
     assert len(found) == len(wanted)
     assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+ANYWHERE = {
+    "lengths": st.lists(st.tuples(st.integers(0, 400), st.integers(0, 30)), min_size=1, max_size=6),
+    "shards": st.integers(1, 4),
+    "seed": st.integers(0, 100),
+}
+
+
+def check_anywhere(codec, lengths, shards, seed, kind):
+    """Spans of these lengths and gaps, some of them empty, cut into shards."""
+    spans, at = [], 0
+    for length, gap in lengths:
+        spans.append((at, at + length))
+        at += length + gap
+    if any(length for length, _ in lengths):
+        check(codec, awkward(1, at, seed), tuple(spans), shards, kind)

@@ -12,7 +12,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, check, here, needs_triton, on_gpu
+from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
@@ -154,19 +154,9 @@ def test_gradients_of_16_bits_are_read_as_they_are(way, dtype):
 
 
 @settings(max_examples=5 if not CUDA else 200, deadline=None)
-@given(
-    spec=st.sampled_from(SPECS),
-    lengths=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 30)), min_size=1, max_size=6),
-    shards=st.integers(1, 4),
-    seed=st.integers(0, 100),
-)
+@given(spec=st.sampled_from(SPECS), **ANYWHERE)
 def test_any_shape(spec, lengths, shards, seed):
-    spans, at = [], 0
-    for length, gap in lengths:
-        spans.append((at, at + length))
-        at += length + gap
-    if any(length for length, _ in lengths):
-        check(gradwire.codec(spec), awkward(1, at, seed), tuple(spans), shards, (0.3, 1.0, False))
+    check_anywhere(gradwire.codec(spec), lengths, shards, seed, (0.3, 1.0, False))
 
 
 @pytest.mark.parametrize("groups", [1, 3])

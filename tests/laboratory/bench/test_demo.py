@@ -61,7 +61,8 @@ def test_a_short_demo_on_emulated_links(capsys, tmp_path):
     assert plain["step_seconds"]["100 Mbit/s"]["p50"] > 0.95 * wire
     assert plain["step_seconds"]["100 Mbit/s"]["p50"] > plain["step_seconds"]["1 Gbit/s"]["p50"]
     assert all(0 < rate <= 102e6 for rate in shown["network"]["100 Mbit/s"]["payload_bits_per_second"])  # less if busy
-    assert len(shown["verdict"]) in (5, 6)  # a busy machine has one more to say, of a link that is slower than asked
+    usual = [line for line in shown["verdict"] if not line.startswith("Beware")]  # of links that a busy machine slows
+    assert len(usual) == 5
     kept = records.load(path)
     assert [(r.what["configuration"], r.what["bits_per_second"]) for r in kept] == [
         (label, rate) for rate in (100e6, 1e9) for label in ("fp32 DDP", "fp16 DDP", "signsgd")

@@ -144,31 +144,9 @@ class AlternatingCodec(Codec):
 
     def _starts(self, whole: Factored, ctx: Context, none: Tensor) -> Tensor:
         """All Qᵀ that a step begins with: (1, n)."""
-        shapes = whole.matrices.right
-        kept = [ctx.state.get(FACTOR, name) if self.warm else None for name in whole.names]
-        joined = _joined(kept, shapes, whole.starts)
-        if joined is not None or not kept:
-            return none if joined is None else joined
-        each = zip(whole.names, shapes, kept, strict=True)
-        return torch.cat([_start(*one, ctx, none.device, self.warm) for one in each], 1)
-
-
-def _joined(kept: Sequence[Tensor | None], shapes: factors.Shapes, starts: Sequence[int]) -> Tensor | None:
-    """All Qᵀ of the last step where it left them, one behind the other: (1, n); None if they lie elsewhere."""
-    if not kept or kept[0] is None:
-        return None
-    memory, first = kept[0].untyped_storage().data_ptr(), kept[0].storage_offset()
-    for factor, (rank, width), start in zip(kept, shapes, starts, strict=True):
-        if (
-            factor is None
-            or factor.shape != (width, rank)
-            or factor.stride() != (1, width)
-            or factor.storage_offset() != first + start
-            or factor.untyped_storage().data_ptr() != memory
-        ):
-            return None
-    numel = starts[-1] + shapes[-1][0] * shapes[-1][1]
-    return kept[0].as_strided((1, numel), (numel, 1))
+        each = zip(whole.names, whole.matrices.right, strict=True)
+        found = [_start(name, shape, ctx, none.device, self.warm) for name, shape in each]
+        return torch.cat(found, 1) if found else none
 
 
 def _copied(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
@@ -184,11 +162,10 @@ def _apart(views: Sequence[Tensor]) -> list[Tensor]:
     return [row for view in views for row in view.unbind()]
 
 
-def _start(
-    name: str, shape: tuple[int, int], kept: Tensor | None, ctx: Context, device: torch.device, warm: bool
-) -> Tensor:
+def _start(name: str, shape: tuple[int, int], ctx: Context, device: torch.device, warm: bool) -> Tensor:
     """Qᵀ of the last step; at first, or always if not warm, a random one that all workers draw alike. (1, n)."""
     rank, width = shape
+    kept = ctx.state.get(FACTOR, name) if warm else None
     if kept is not None and kept.shape == (width, rank):
         return kept.mT.reshape(1, -1)
     stream = Random(seed=ctx.rng.seed, step=0 if warm else ctx.rng.step).shared(f"powersgd/{name}")

@@ -12,6 +12,7 @@ from gradwire.core.codec import Codec, Flag
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
+from gradwire.kernels import rows
 from gradwire.kernels.scatter import mean, mean_to, put_rows_to, scatter, scatter_sum
 from gradwire.kernels.select import settle_rows, top, top_from
 from gradwire.kernels.window import one_pass
@@ -34,7 +35,7 @@ class EntriesCodec(Codec):
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         values, where = self.entries(payload, numel, rng)
-        return scatter_sum(values, where, self.reach(numel), groups)[:, :numel].div_(payload.rows // groups)
+        return rows.divide_(scatter_sum(values, where, self.reach(numel), groups)[:, :numel], payload.rows // groups)
 
 
 class Selection(EntriesCodec):

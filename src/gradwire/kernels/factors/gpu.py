@@ -17,12 +17,12 @@ from torch import Tensor
 from gradwire.kernels.backend import only
 from gradwire.kernels.factors.reference import SHIFT
 from gradwire.kernels.launch import launch
+from gradwire.kernels.window.gpu import MOST
 
 Shapes = tuple[tuple[int, int], ...]
 SIZE = 2048  # elements of a program that knows no rows; and of a product of rows with themselves
 ROWS = 512  # of a program that knows rows
 MOST_RANK = 32
-MOST = 2**31 - 2**24  # elements of a row: kernels count in 32 bits
 
 
 @triton.jit

@@ -160,8 +160,7 @@ def _room(form: Shares, rows: int, numel: int, device: torch.device) -> Tensor:
 
 def _shape(form: Shares, numel: int) -> tuple[int, ...]:
     """What kernels are compiled for: block, rows, columns, and how many midpoints begin alike."""
-    alike = [sum(1 for _ in same) for _, same in groupby(pattern >> 16 for pattern in _patterns(form.midpoints))]
-    return form.block, blocks_in_tile(form.block, numel), columns_of(form.block), max(alike, default=0)
+    return form.block, blocks_in_tile(form.block, numel), columns_of(form.block), _alike(form.midpoints)
 
 
 @lru_cache
@@ -171,6 +170,13 @@ def _tables(form: Shares, device: torch.device) -> Tables:
     guesses = [bisect_left(patterns, begin << 16) for begin in range(first, last + 1)]
     values, ends = torch.tensor(form.table, device=device), torch.tensor([*patterns, STOP], device=device)
     return Tables(values, ends.to(torch.int32), torch.tensor(guesses, dtype=torch.uint8, device=device), first, last)
+
+
+@lru_cache
+def _alike(midpoints: tuple[float, ...]) -> int:
+    """How many midpoints begin alike, at most."""
+    beginnings = (pattern >> 16 for pattern in _patterns(midpoints))
+    return max((sum(1 for _ in same) for _, same in groupby(beginnings)), default=0)
 
 
 @lru_cache

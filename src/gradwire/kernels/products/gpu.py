@@ -24,7 +24,7 @@ from gradwire.core.window import Feedback, Spans, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
 from gradwire.kernels.products.matrices import Matrices
-from gradwire.kernels.window.gpu import DTYPES, MOST, Memory, compensated, keep, memory_of
+from gradwire.kernels.window.gpu import Memory, compensated, fits, keep, memory_of
 
 MOST_RANK = 32
 ROWS, COLUMNS = 8, 128  # of a tile
@@ -356,9 +356,8 @@ def _dense(factors: Tensor) -> Tensor:
 
 def _accepts(source: Window, feedback: Feedback | None, matrices: Matrices) -> bool:
     """Ranks that a program can hold; matrices of one run each, which windows of whole tensors have."""
-    buffers = [source.buffer] if feedback is None else [source.buffer, feedback.out]
-    fits = 0 < source.numel < MOST and source.buffer.dtype in DTYPES and all(b.stride(1) == 1 for b in buffers)
-    return fits and max(matrices.ranks, default=1) <= MOST_RANK
+    kept = feedback is None or feedback.out.stride(1) == 1
+    return fits(source) and kept and max(matrices.ranks, default=1) <= MOST_RANK
 
 
 @only(_accepts)
