@@ -80,7 +80,7 @@ def put_to(values: Tensor, kept: Tensor, chunk: int, scale: Tensor, target: Wind
     device, numel, rows = kept.device, target.numel, blocks_in_tile(chunk, target.numel)
     slots = torch.full((-(-numel // chunk),), -1, dtype=torch.int32, device=device)
     slots[kept] = torch.arange(kept.numel(), dtype=torch.int32, device=device)
-    place, flag = place_of(target, 1, numel, rows * chunk), torch.zeros((), device=device)
+    place, flag = place_of(target, 1, numel, chunk, rows), torch.zeros((), device=device)
     args = values, slots, scale.float(), place, flag
     launch(_put, place.tiles, device, *args, block=chunk, rows=rows, columns=columns_of(chunk))
     return flag

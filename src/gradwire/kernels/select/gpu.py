@@ -131,7 +131,7 @@ def _tally(counts, digit, chosen, size: tl.constexpr):
 @triton.jit
 def _sample(place, memory, spans, steps, stretch, rank, limits, size: tl.constexpr):
     """The upper digit that `rank` elements of a sample of the row reach."""
-    x, row_stride, numel, shards, length, _, shifts, firsts, _ = place
+    x, row_stride, numel, shards, length, _, shifts, firsts, _, _ = place
     row = tl.program_id(0)
     worker = row // shards
     i = tl.arange(0, size)
