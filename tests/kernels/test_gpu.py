@@ -44,7 +44,7 @@ WITHOUT_MEMORY = {"signsgd"}
 GRID = {"_encode_from", "_reduce_and_encode", "_mean_to"}
 COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc", "thc"), GRID) | {
     "efsignsgd": {"_encode_scaled_from", "_reduce_and_encode", "_mean_to"},
-    "signsgd": {"_encode_or_toss_from", "_vote", "_words", "_decode_to"},
+    "signsgd": {"_encode_or_toss_from", "_vote", "_toss", "_decode_to"},
     "fp16": {"_half_from", "_half_to", "_take_back"},
 }
 PLACES = {

@@ -18,7 +18,7 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
 from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded, warps_of
 from gradwire.kernels.launch import launch
-from gradwire.kernels.random.gpu import block_words, keys_of, word
+from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.window.gpu import (
     compensated,
     divided,
@@ -164,6 +164,21 @@ def _vote(data, stride, voters, ties, ties_stride, out, numel, tiles, size: tl.c
     tl.store(out + group * numel + byte, tl.sum(won << bit, 1).to(tl.uint8), mask=inside)
 
 
+@triton.jit
+def _toss(noise, out, numel, tiles, size: tl.constexpr):
+    """Bit i of word j is coin 32·j + i; none behind the last."""
+    keys, offsets = noise
+    row = tl.program_id(0) // tiles
+    last = (numel + 7) // 8
+    first = tl.program_id(0) % tiles * (size // 4) + tl.arange(0, size // 4)
+    drawn = word(tl.load(keys + row), first + tl.load(offsets + row) // 32)
+    byte = 4 * first[:, None] + tl.arange(0, 4)[None, :]
+    coins = (drawn[:, None] >> (8 * tl.arange(0, 4)[None, :]).to(tl.uint32)) & 255
+    left = tl.minimum(tl.maximum(numel - 8 * byte, 0), 8)
+    coins = coins & ((1 << left) - 1).to(tl.uint32)
+    tl.store(out + row.to(tl.int64) * last + byte, coins.to(tl.uint8), mask=byte < last)
+
+
 def serves(block: int) -> bool:
     """Whether kernels here can treat such blocks: they fill whole bytes, and fit into a program."""
     return block % 8 == 0 and block <= LARGEST
@@ -251,14 +266,10 @@ def _whole_words(stream: Stream, numel: int, device: torch.device) -> bool:
 
 @only(_whole_words)
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
-    pairs, size = list(zip(stream.keys, stream.offsets, strict=True)), -(-numel // 8)
-    known = {pair: block_words(pair[0], pair[1] // 128, -(-numel // 128), device) for pair in pairs}
-    words = torch.stack([known[pair] for pair in pairs])
-    packed = words.to(torch.int32).view(torch.uint8)[:, :size]  # bit i of word j is coin 32·j + i
-    if numel % 8:
-        packed = packed.clone()
-        packed[:, -1] &= (1 << numel % 8) - 1
-    return packed
+    rows, size = stream.parts, -(-numel // 8)
+    out, tiles = torch.empty((rows, size), dtype=torch.uint8, device=device), triton.cdiv(size, BYTES)
+    launch(_toss, rows * tiles, device, keys_of(stream, rows, device), out, numel, tiles, size=BYTES)
+    return out
 
 
 def _room(rows: int, block: int, numel: int, device: torch.device) -> Payload:
