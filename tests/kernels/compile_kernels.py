@@ -107,6 +107,7 @@ if __name__ == "__main__":
         "scatter",
         "select",
         "signs",
+        "support",
         "trits",
         "window",
     )
