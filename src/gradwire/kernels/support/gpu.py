@@ -22,7 +22,20 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.support import Support
-from gradwire.kernels.window.gpu import compensated, fits, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import (
+    compensated,
+    fits,
+    keep,
+    memory_of,
+    place_of,
+    places,
+    position_of,
+    put,
+    put_checked,
+    take,
+    tile_of,
+    write,
+)
 
 TILE = 1024  # elements of a program
 ENTRIES = 128  # entries of a tile that are treated at a time
@@ -104,9 +117,10 @@ def _draw_run(noise, drawn, numel, room, few: tl.constexpr):
 def _first(place, memory, taken, size: tl.constexpr):
     """The compensated elements of this program's tile, and whether they are finite: worker, shard, tile, …"""
     worker, shard, tile, _ = tile_of(place)
-    position = tile * size + tl.arange(0, size)
-    at, inside = places(place, worker, shard, tile, position, size)
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    element = tile * size + tl.arange(0, size)
+    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     wrong = tl.sum(tl.where(inside, a * 0, 0.0), 0)
     tl.store(taken[1] + worker, wrong, mask=wrong != wrong)  # all programs that find one write the same
     return worker, shard, tile, position, inside, a
@@ -187,26 +201,25 @@ def _put(values, drawn, place, flag, factor, size: tl.constexpr, chunk: tl.const
     worker, shard, tile, _ = tile_of(place)
     first = tl.load(drawn[2] + 2 * tile)
     count = tl.load(drawn[2] + 2 * tile + 1)
-    position = tile * size + tl.arange(0, size)
-    at, inside = places(place, worker, shard, tile, position, size)
-    tl.store(at, tl.zeros((size,), tl.float32).to(at.dtype.element_ty), mask=inside)
+    own = tile * size + tl.arange(0, size)
+    put(tl.zeros((size,), tl.float32), place, worker, shard, tile, own, own < place[4], size)
     tl.debug_barrier()
     for start in range(0, count, chunk):
         number, element, there = _entries(drawn, tile, start, count, first, size, chunk)
         found = tl.load(values + number, mask=there, other=0.0) * factor
         spot, real = places(place, worker, shard, tile, element, size)
-        write(found[None, :], spot[None, :], (there & real)[None, :], flag)
+        write(found, spot, there & real, flag)
 
 
 @triton.jit
 def _put_run(values, drawn, place, flag, factor, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
-    position = tile * size + tl.arange(0, size)
-    number = position - tl.load(drawn[0])
+    element = tile * size + tl.arange(0, size)
+    live = element < place[4]
+    number = element - tl.load(drawn[0])
     number = tl.where(number < 0, number + place[2], number)
-    at, inside = places(place, worker, shard, tile, position, size)
-    found = tl.load(values + number, mask=inside & (number < drawn[1]), other=0.0) * factor
-    write(found[None, :], at[None, :], inside[None, :], flag)
+    found = tl.load(values + number, mask=live & (number < drawn[1]), other=0.0) * factor
+    put_checked(found, place, worker, shard, tile, element, live, flag, size)
 
 
 def _takes(source: Window, feedback: Feedback | None, support: Support, share: float, gain: float, back: float) -> bool:
