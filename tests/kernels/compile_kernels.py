@@ -92,6 +92,7 @@ if __name__ == "__main__":
         start(Seen(kernel), *args, **kwargs)
 
     modules = (
+        "above",
         "blockwise",
         "cast",
         "chunks",
@@ -107,6 +108,7 @@ if __name__ == "__main__":
         "scatter",
         "select",
         "signs",
+        "support",
         "trits",
         "window",
     )
