@@ -200,11 +200,11 @@ def _clocked(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of the device: a GPU waits where the host is slower than it, and that counts."""
     if device.type == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()  # type: ignore[no-untyped-call]
+        start.record()
         work()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        return float(start.elapsed_time(end)) / 1e3  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
