@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "trackers": {"core"},
     "unit": {"core", "memory", "collectives"},
     "setup": {"core", "memory", "collectives", "adaptive", "unit"},
-    "graphs": {"core", "kernels", "unit"},
+    "graphs": {"core", "kernels", "collectives", "unit"},
     "steps": {"core", "kernels", "memory", "adaptive", "unit", "setup", "graphs"},
     "engine": {"core", "kernels", "memory", "collectives", "adaptive", "unit", "setup", "graphs", "steps"},
     "checkpoint": {"core", "memory", "collectives", "setup", "engine"},

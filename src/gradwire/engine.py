@@ -169,8 +169,7 @@ class Engine(Steps):
         if unit.rest.segments:
             ctx = self.context(unit.rest, index, writes, None, rest)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
-            write(Window(out, unit.rest_spans), mean)
-            results.append(nonfinite_flag(mean))
+            results.append(write(Window(out, unit.rest_spans), mean))
         return total(results, out), torch.stack(pairs).sum(0) if pairs else None
 
     def context(self, layout: Layout, index: int, writes: Transaction, codec: Codec | None, source: Window) -> Context:

@@ -17,11 +17,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from gradwire.collectives import local
 from gradwire.core.exchange import Payload, Program, as_answer, as_batch
 from gradwire.core.state import Slot, Store
 from gradwire.kernels.recording import NotRepeatable, Recording
@@ -29,7 +30,9 @@ from gradwire.unit import UnitResult
 
 WARM = 2  # steps of a unit, one for each buffer of its memories, before it is captured
 MOST = 8  # captures of a unit: more of them, and its tensors do not stay where they are
-Make: TypeAlias = Callable[[], Program[UnitResult]]
+END = "the end of a step"
+Where: TypeAlias = tuple[object, ...]
+R = TypeVar("R")
 _capturing = threading.Lock()  # one at a time
 
 
@@ -37,16 +40,16 @@ _capturing = threading.Lock()  # one at a time
 class Capture:
     """A unit's step, ready to be replayed."""
 
-    where: tuple[object, ...]
+    where: Where
     stores: tuple[tuple[Store, int], ...]  # and how often each had changed
     graphs: tuple[torch.cuda.CUDAGraph, ...]
     requests: tuple[Any, ...]  # after each graph but the last
     answers: tuple[tuple[Tensor, ...], ...]  # where their answers are put
-    result: UnitResult
+    result: Any
     turns: tuple[tuple[Slot, Tensor | None, Tensor], ...]
     recording: Recording
 
-    def fits(self, where: tuple[object, ...]) -> bool:
+    def fits(self, where: Where) -> bool:
         """Whether all tensors are where they were."""
         return (
             self.where == where
@@ -54,7 +57,7 @@ class Capture:
             and all(slot.current is current and slot.is_spare(pending) for slot, current, pending in self.turns)
         )
 
-    def replay(self, step: int) -> Program[UnitResult]:
+    def replay(self, step: int) -> Program[Any]:
         """What the program would do in this step."""
         self.recording.fill(step)
         for graph, request, room in zip(self.graphs[:-1], self.requests, self.answers, strict=True):
@@ -63,6 +66,8 @@ class Capture:
             for to, tensor in zip(room, _tensors(answer), strict=True):
                 to.copy_(tensor)
         self.graphs[-1].replay()
+        if not isinstance(self.result, UnitResult):
+            return self.result
         return replace(self.result, writes=tuple(writes.again() for writes in self.result.writes))
 
 
@@ -70,10 +75,28 @@ class Capture:
 class Unit:
     """What is known of a unit."""
 
-    steps: Counter[tuple[object, ...]] = field(default_factory=Counter)  # launched, by where the tensors were
+    steps: Counter[Where] = field(default_factory=Counter)  # launched, by where the tensors were
     answers: list[Any] = field(default_factory=list)  # of the last launched step
     captures: list[Capture] = field(default_factory=list)
     refusal: str | None = None  # why it is not captured
+    replays: int = 0
+
+    def attempt(self, capture: Callable[[], Capture]) -> Capture | None:
+        """A capture; None, and a refusal, if that cannot be: the step is launched then."""
+        try:
+            if len(self.captures) == MOST:
+                self.captures.clear()
+                raise NotRepeatable("its tensors do not stay where they are")
+            return capture()
+        except Exception as problem:  # whatever it is, the step can be launched
+            self.refusal = str(problem) if isinstance(problem, NotRepeatable) else f"the capture failed: {problem}"
+            return None
+
+    def launch(self, where: Where) -> None:
+        """A step is launched."""
+        if len(self.steps) > MOST:
+            self.steps.clear()
+        self.steps[where] += 1
 
 
 class Graphs:
@@ -85,7 +108,6 @@ class Graphs:
     def __init__(self, wanted: bool = True) -> None:
         self.wanted = wanted and os.environ.get("GRADWIRE_GRAPHS") != "off"
         self._units: dict[object, Unit] = {}
-        self.replays = 0
 
     def forget(self) -> None:
         """Capture all units anew: what they do has changed."""
@@ -96,8 +118,13 @@ class Graphs:
         return self.wanted and x.device.type == "cuda" and x.numel() > 0
 
     def run(
-        self, name: object, where: tuple[object, ...], stores: Sequence[Store], step: int, make: Make
-    ) -> Program[UnitResult]:
+        self,
+        name: object,
+        where: Where,
+        stores: Sequence[Store],
+        step: int,
+        make: Callable[[], Program[R]],
+    ) -> Program[R]:
         """A step of the unit `name`: replayed, captured and replayed, or launched.
 
         Args:
@@ -110,35 +137,40 @@ class Graphs:
         unit = self._units.setdefault(name, Unit())
         fitting = next((capture for capture in unit.captures if capture.fits(where)), None)
         if fitting is None and unit.refusal is None and unit.steps[where] >= WARM:
-            try:
-                fitting = _captured(unit, where, stores, make)
-                unit.captures.append(fitting)
-            except Exception as problem:  # whatever it is, the step can be launched
-                unit.refusal = str(problem) if isinstance(problem, NotRepeatable) else f"the capture failed: {problem}"
+            fitting = unit.attempt(lambda: _captured(unit, where, stores, make))
+            unit.captures += [] if fitting is None else [fitting]
         if fitting is not None:
-            self.replays += 1
-            return (yield from fitting.replay(step))
-        if len(unit.captures) == MOST:
-            unit.refusal, unit.captures = "its tensors do not stay where they are", []
-        if len(unit.steps) > MOST:
-            unit.steps.clear()
-        unit.steps[where] += 1
+            unit.replays += 1
+            result: R = yield from fitting.replay(step)
+            return result
+        unit.launch(where)
         unit.answers = []
         return (yield from _watched(make(), unit.answers))
 
+    def repeat(self, where: Where, work: Callable[[], Tensor]) -> Tensor:
+        """The end of a step, which exchanges nothing, in the same way: what `work` gives."""
+
+        def program() -> Program[Tensor]:
+            return work()
+            yield  # type: ignore[unreachable]  # makes it a generator
+
+        found: Tensor = local.run(self.run(END, where, (), 0, program), 1)
+        return found
+
     def summary(self) -> dict[str, Any]:
         """How many units are replayed, how often that was done, and why others are launched."""
-        refusals = Counter(unit.refusal for unit in self._units.values() if unit.refusal is not None)
-        captured = sum(bool(unit.captures) for unit in self._units.values())
-        return {"captured": captured, "replays": self.replays, "launched": dict(refusals)}
+        units = [unit for name, unit in self._units.items() if name != END]
+        refusals = Counter(unit.refusal for unit in units if unit.refusal is not None)
+        captured, replays = sum(bool(unit.captures) for unit in units), sum(unit.replays for unit in units)
+        return {"captured": captured, "replays": replays, "launched": dict(refusals)}
 
 
-def lies(x: Tensor) -> tuple[object, ...]:
+def lies(x: Tensor) -> Where:
     """Where a tensor lies, and how."""
     return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype, x.device
 
 
-def _watched(program: Program[UnitResult], answers: list[Any]) -> Program[UnitResult]:
+def _watched(program: Program[R], answers: list[Any]) -> Program[R]:
     """The program; what its exchanges are answered is noted."""
     answer: Any = None
     while True:
@@ -171,7 +203,7 @@ def _tensors(answer: Any) -> tuple[Tensor, ...]:
     return tuple(one.data if isinstance(one, Payload) else one for one in each)
 
 
-def _captured(unit: Unit, where: tuple[object, ...], stores: Sequence[Store], make: Make) -> Capture:
+def _captured(unit: Unit, where: Where, stores: Sequence[Store], make: Callable[[], Program[Any]]) -> Capture:
     """A rehearsal of the program: what each stretch launches becomes a graph."""
     device = torch.device("cuda", torch.cuda.current_device())
     answers = [as_answer(a, [_room(one, device) for one in as_batch(a)]) for a in unit.answers]
@@ -187,9 +219,10 @@ def _captured(unit: Unit, where: tuple[object, ...], stores: Sequence[Store], ma
             requests.append(request)
     if result is None or len(requests) != len(answers):
         raise NotRepeatable("it does not exchange the same in each step")
-    if not all(writes.slots_only for writes in result.writes):
+    written = result.writes if isinstance(result, UnitResult) else ()
+    if not all(writes.slots_only for writes in written):
         raise NotRepeatable("state outside of slots")
-    turns = tuple(turn for writes in result.writes for turn in writes.turns())
+    turns = tuple(turn for writes in written for turn in writes.turns())
     if any(current is None for _, current, _ in turns):
         raise NotRepeatable("a memory that is empty")
     rooms = tuple(map(_tensors, answers))

@@ -15,8 +15,9 @@ from gradwire.adaptive import Controller
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import Incompatible
 from gradwire.core.layout import Layout
+from gradwire.core.state import Transaction
 from gradwire.core.window import total
-from gradwire.graphs import Graphs
+from gradwire.graphs import Graphs, lies
 from gradwire.kernels.commit import take_back
 from gradwire.memory.base import Memory
 from gradwire.setup import SetUp
@@ -58,21 +59,44 @@ class Steps(SetUp):
     def finish_step(self, results: Sequence[UnitResult]) -> None:
         """All units of this step are reduced: commit what they wrote, if all of it is finite."""
         if results:
-            finite = total([r.flag for r in results], results[0].flag) == 0
-            for result in results:
-                for writes in result.writes:
-                    writes.commit(finite, take_back)
-                if result.squares is not None:
-                    self._squares = self._squares.to(result.squares.device) + result.squares
-            self._skipped = self._skipped.to(finite.device) + finite.logical_not()
-            if finite.device.type != "cpu":  # decided there, so that the host never waits; captures know where it lies
-                if not isinstance(self.kept_scale, Tensor):
-                    self.kept_scale = torch.full((), self.kept_scale, device=finite.device)
-                self.kept_scale.copy_(torch.where(finite, self._scale, self.kept_scale))
-            elif bool(finite):
-                self.kept_scale = self._scale
+            writes = [one for result in results for one in result.writes]
+            flags = [result.flag for result in results]
+            finite = self._on_host(flags) if flags[0].device.type == "cpu" else self._on_device(flags, writes)
+            for one in writes:
+                one.commit(finite)
+            for squares in (r.squares for r in results if r.squares is not None):
+                self._squares = self._squares.to(squares.device) + squares
         self._observed = {}
         self.step += 1
+
+    def _on_host(self, flags: Sequence[Tensor]) -> Tensor:
+        """Whether the step is finite; it is counted."""
+        finite = total(flags, flags[0]) == 0
+        self._skipped = self._skipped.cpu() + finite.logical_not()
+        if bool(finite):
+            self.kept_scale = self._scale
+        return finite
+
+    def _on_device(self, flags: Sequence[Tensor], writes: Sequence[Transaction]) -> Tensor:
+        """The same, decided there, so that the host never waits. What is counted stays where it is: it is captured."""
+        device = flags[0].device
+        if not isinstance(self.kept_scale, Tensor):
+            self.kept_scale, self._skipped = torch.full((), self.kept_scale, device=device), self._skipped.to(device)
+        kept = self.kept_scale
+
+        def settle() -> Tensor:
+            finite = total(flags, flags[0]) == 0
+            for one in writes:
+                one.settle(finite, take_back)
+            self._skipped.add_(finite.logical_not())
+            kept.copy_(torch.where(finite, self._scale, kept))
+            return finite
+
+        turned = [t for one in writes for _, current, pending in one.turns() for t in (current, pending)]
+        if not self.graphs.serve(flags[0]) or any(t is None for t in turned):
+            return settle()
+        places = (lies(t) for t in (*flags, *turned, kept, self._skipped) if t is not None)
+        return self.graphs.repeat((*places, self._scale), settle)
 
     def restore(self, skipped_steps: int, scale: float) -> None:
         """Continue with these counts, and state in these units of the gradient."""

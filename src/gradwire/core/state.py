@@ -279,11 +279,18 @@ class Transaction:
         other._pending = dict(self._pending)
         return other
 
-    def commit(self, finite: Tensor, take_back: TakeBack | None = None) -> None:
+    def settle(self, finite: Tensor, take_back: TakeBack) -> None:
+        """On an accelerator: what was written to slots becomes what was there before, unless `finite` holds.
+
+        The decision is taken there, so that the host never waits for it.
+        """
+        for slot, pending in self._pending.items():
+            take_back(pending, slot.current, finite)
+
+    def commit(self, finite: Tensor) -> None:
         """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.
 
-        On an accelerator the decision is taken there, so that the host never waits for it: `take_back` makes what was
-        written what was there before, unless `finite` holds.
+        On an accelerator slots must be settled: they are turned in any case.
         """
         if finite.device.type == "cpu" and not bool(finite):
             self.discard()
@@ -297,8 +304,6 @@ class Transaction:
             else:
                 kept[name] = new
         for slot, pending in self._pending.items():
-            if not on_host:
-                (take_back or put_back)(pending, slot.current, finite)
             slot.turn(pending)
         if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait
             for kind, piece in self._repaid:

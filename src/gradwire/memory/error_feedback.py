@@ -64,4 +64,5 @@ class ErrorFeedback(Memory):
     def prepare(self, source: Window, ctx: Context) -> tuple[Window, Feedback | None]:
         slot = ctx.state.slot(ERROR, ctx.layout)
         out = ctx.state.write(slot, slot.spare(source.buffer.device))
-        return source, Feedback(out, slot.current, self.beta * ctx.rescale, self.gamma)
+        decay = ctx.rescale if self.beta == 1 else self.beta * ctx.rescale
+        return source, Feedback(out, slot.current, decay, self.gamma)

@@ -80,7 +80,7 @@ def load_codes(
         index = blocks[:, None] * in_block + group[None, :]
         inside = (group < in_block)[None, :] & (index < limit)
         at, there = bytes_at(data, index, inside, words if in_block % 4 == 0 else None)
-        word = tl.load(at, mask=there, other=0).to(tl.int32)
+        return _apart(tl.load(at, mask=there, other=0).to(tl.int32), rows, groups, together)
     else:
         word = tl.zeros((rows, groups), tl.int64)
         for k in tl.static_range(size):
@@ -88,8 +88,20 @@ def load_codes(
             index = blocks[:, None] * in_block + place[None, :]
             byte = tl.load(data + index, mask=(place < in_block)[None, :] & (index < limit), other=0)
             word |= byte.to(word.dtype) << (8 * k)
-    codes = (word[:, :, None] >> (tl.arange(0, together) * width)[None, None, :]) & ((1 << width) - 1)
-    return tl.reshape(codes, (rows, columns)).to(tl.int32)
+        codes = (word[:, :, None] >> (tl.arange(0, together) * width)[None, None, :]) & ((1 << width) - 1)
+        return tl.reshape(codes, (rows, columns)).to(tl.int32)
+
+
+@triton.jit
+def _apart(x, rows: tl.constexpr, groups: tl.constexpr, together: tl.constexpr):
+    """The codes of bytes, by halves: a thread keeps what it has."""
+    if together > 1:
+        x = tl.reshape(tl.join(x & 15, x >> 4), (rows, 2 * groups))
+    if together > 2:
+        x = tl.reshape(tl.join(x & 3, x >> 2), (rows, 4 * groups))
+    if together > 4:
+        x = tl.reshape(tl.join(x & 1, x >> 1), (rows, 8 * groups))
+    return x
 
 
 @triton.jit

@@ -15,10 +15,13 @@ TILE = 1024  # bytes of a program
 @triton.jit
 def load_trits(data, element, inside):
     """The trits `element` of a row of bytes; zero outside."""
-    byte = tl.load(data + element // 5, mask=inside, other=0).to(tl.int32)
-    place = element % 5
-    weight = tl.where(place == 0, 81, tl.where(place == 1, 27, tl.where(place == 2, 9, tl.where(place == 3, 3, 1))))
-    return byte // weight % 3
+    at = element // 5
+    byte = tl.load(data + at, mask=inside, other=0).to(tl.int32)
+    place = element - 5 * at
+    # 2¹⁴ over the weight, rounded up: products with bytes, cut, are quotients
+    inverse = tl.where(place == 0, 203, tl.where(place == 1, 607, tl.where(place == 2, 1821, 5462)))
+    left = (byte * tl.where(place == 4, 16384, inverse)) >> 14
+    return left - 3 * ((left * 171) >> 9)
 
 
 @triton.jit

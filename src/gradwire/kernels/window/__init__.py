@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.backend import CPU, GPU, fused, kind_of
 
 
@@ -48,19 +48,18 @@ def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:
     return window.read(dtype)
 
 
-def write(window: Window, values: Tensor) -> None:
-    """`Window.write_`, all spans in one call."""
-    if len(window.spans) > 2:
-        kind = kind_of(window.buffer)
-        if kind == CPU and window.buffer.dtype == values.dtype == torch.float32:
-            from gradwire.kernels.window import cpu
+def write(window: Window, values: Tensor) -> Flag:
+    """`Window.write_`, all spans in one call; 0 where all values are finite, else NaN."""
+    kind = kind_of(window.buffer)
+    if kind == GPU:
+        from gradwire.kernels.window import gpu
 
-            cpu.write(window, values)
-            return
-        if kind == GPU:
-            from gradwire.kernels.window import gpu
+        if gpu.fits(window) and values.dtype in gpu.DTYPES and values.stride(1) == 1:
+            return gpu.write_spans(window, values)
+    if kind == CPU and len(window.spans) > 2 and window.buffer.dtype == values.dtype == torch.float32:
+        from gradwire.kernels.window import cpu
 
-            if gpu.fits(window) and values.dtype in gpu.DTYPES and values.stride(1) == 1:
-                gpu.write_spans(window, values)
-                return
-    window.write_(values)
+        cpu.write(window, values)
+    else:
+        window.write_(values)
+    return nonfinite_flag(values)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Spans, Window
+from gradwire.core.window import Feedback, Flag, Spans, Window
 from gradwire.kernels.launch import launch
 
 MOST = 2**31 - 2**24  # elements of a row of a buffer: kernels count in 32 bits, padding included
@@ -171,7 +171,7 @@ def put(values, place, worker, shard, tile, element, live, size: tl.constexpr):
 @triton.jit
 def put_checked(values, place, worker, shard, tile, element, live, flag, size: tl.constexpr):
     """The elements of a tile become `values`, in float32; `flag` becomes NaN if one is not finite."""
-    bad = tl.sum(tl.where(live, values * 0, 0.0))
+    bad = tl.sum(tl.where(live, values.to(tl.float32) * 0, 0.0))
     tl.store(flag, bad, mask=bad != bad)  # all programs that find one write the same
     put(values, place, worker, shard, tile, element, live, size)
 
@@ -246,12 +246,12 @@ def _read(place, out, stride, size: tl.constexpr):
 
 
 @triton.jit
-def _write(values, stride, place, size: tl.constexpr):
+def _write(values, stride, place, flag, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
     live = element < place[4]
     x = tl.load(values + worker.to(tl.int64) * stride + element, mask=live)
-    put(x, place, worker, shard, tile, element, live, size)
+    put_checked(x, place, worker, shard, tile, element, live, flag, size)
 
 
 def fits(window: Window) -> bool:
@@ -268,10 +268,12 @@ def read_spans(window: Window, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def write_spans(window: Window, values: Tensor) -> None:
-    """Put `values`, (rows, numel) or (1, numel), where the elements lie."""
+def write_spans(window: Window, values: Tensor) -> Flag:
+    """Put `values`, (rows, numel) or (1, numel), where the elements lie; whether they are finite."""
     place, stride = place_of(window, 1, window.numel, TILE), values.stride(0) if values.shape[0] > 1 else 0
-    launch(_write, window.rows * place.tiles, values.device, values, stride, place, size=TILE)
+    flag = torch.zeros((), device=values.device)
+    launch(_write, window.rows * place.tiles, values.device, values, stride, place, flag, size=TILE)
+    return flag
 
 
 def place_of(window: Window, shards: int, shard: int, run: int, rows: int = 1) -> Place:
