@@ -6,6 +6,7 @@ for each block, then the codes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
 from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, folded, warps_of
 from gradwire.kernels.grid.reference import SMALLEST, Rule, Turn, code_width
-from gradwire.kernels.hadamard.gpu import flipped, transformed
+from gradwire.kernels.hadamard.gpu import flipped, heads, transformed
 from gradwire.kernels.hadamard.reference import root_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import half, keys_of
@@ -63,6 +64,7 @@ class Turned(NamedTuple):
     keys: Tensor | None  # None: not at all
     offsets: Tensor | None
     scale: float
+    fours: int | None  # None unless tiles begin with whole blocks of four random words
 
 
 @triton.jit
@@ -84,22 +86,30 @@ def _scale(a, live, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: 
 
 
 @triton.jit
-def _rotated(a, turn, worker, first, shape: tl.constexpr):
-    """A tile whose first element stands at `first` of its worker's vector, as it is quantised."""
-    keys, offsets, scale = turn
-    if keys is not None:
-        a = flipped(a, tl.load(keys + worker), first + tl.load(offsets + worker), shape[1], shape[2])
-        a = transformed(a, scale, shape[1], shape[2], shape[7], shape[8])
-    return a
+def _coins(turn, worker, first, shape: tl.constexpr):
+    """Of the rotation of a tile whose first element stands at `first` of its worker's vector; None: there is none."""
+    keys, offsets, _, fours = turn
+    if keys is None:
+        return None
+    else:
+        return heads(tl.load(keys + worker), first + tl.load(offsets + worker), fours, shape[1], shape[2])
 
 
 @triton.jit
-def _rotated_back(a, turn, worker, first, shape: tl.constexpr):
-    keys, offsets, scale = turn
-    if keys is not None:
-        a = transformed(a, scale, shape[1], shape[2], shape[7], shape[8])
-        a = flipped(a, tl.load(keys + worker), first + tl.load(offsets + worker), shape[1], shape[2])
-    return a
+def _rotated(a, coins, turn, shape: tl.constexpr):
+    """A tile, as it is quantised."""
+    if coins is None:
+        return a
+    else:
+        return transformed(flipped(a, coins), turn[2], shape[1], shape[2], shape[7], shape[8])
+
+
+@triton.jit
+def _rotated_back(a, coins, turn, shape: tl.constexpr):
+    if coins is None:
+        return a
+    else:
+        return flipped(transformed(a, turn[2], shape[1], shape[2], shape[7], shape[8]), coins)
 
 
 @triton.jit
@@ -116,8 +126,8 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
     data, stride, start, size, words, codes = payload
     keys, offsets = noise
     data += row.to(tl.int64) * stride
-    first = shift + tl.min(tl.min(element, 1), 0)
-    x = _rotated(a, turn, worker, first, shape)
+    coins = _coins(turn, worker, shift + tl.min(tl.min(element, 1), 0), shape)
+    x = _rotated(a, coins, turn, shape)
     scale = _scale(x, live, numbers, rows, columns, shape[3])
     one = tl.full((rows,), 1.0, tl.float32)
     inverse = tl.div_rn(one, scale) * high
@@ -136,7 +146,7 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
         store_codes(data + start, code.to(tl.int32), blocks, size, words, block, rows, columns, shape[6])
     else:
         tl.store(codes + row.to(tl.int64) * numel + element, code.to(tl.uint8), mask=live)
-    value = _rotated_back((code - low) * step[:, None], turn, worker, first, shape)
+    value = _rotated_back((code - low) * step[:, None], coins, turn, shape)
     return a - value * numbers[3]
 
 
@@ -181,7 +191,7 @@ def _reduce_and_encode(
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     inside = live & (element < numel)
     mean = _mean(received, group * senders, senders, blocks, element, live, coded, shape)
-    mean = _rotated_back(mean, up, group, tile * shape[0] * shape[1], shape)
+    mean = _rotated_back(mean, _coins(up, group, tile * shape[0] * shape[1], shape), up, shape)
     a = compensated(tl.where(inside, mean * numbers[3], 0.0), memory, group, element, inside)
     lost = _encoded(a, live, blocks, element, coded, noise, down, group, 0, payload, group, numbers, shape)
     keep(lost, memory, group, element, inside)
@@ -193,7 +203,8 @@ def _mean_to(payload, senders, turn, place, coded, flag, factor, shape: tl.const
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     mean = _mean(payload, row * senders, senders, blocks, element, live, coded, shape)
-    mean = _rotated_back(mean, turn, worker, shard * place[4] + tile * shape[0] * shape[1], shape)
+    coins = _coins(turn, worker, shard * place[4] + tile * shape[0] * shape[1], shape)
+    mean = _rotated_back(mean, coins, turn, shape)
     put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
@@ -223,7 +234,7 @@ def encode_from(
 ) -> Tensor:
     device, shape, coded = source.buffer.device, _shape(rule, shard, turn), _coded(shard, turn)
     place = place_of(source, shards, shard, shape[0], shape[1])
-    payload, turned = _room(rule, source.rows * shards, coded, device), _turned(turn, source.rows, device)
+    payload, turned = _room(rule, source.rows * shards, coded, device), _turned(turn, source.rows, shape, shard, device)
     args = place, memory_of(feedback), keys_of(noise, source.rows, device), turned, payload, coded
     launch(
         _encode_from,
@@ -249,7 +260,7 @@ def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, fact
     device, shape, groups = target.buffer.device, _shape(rule, shard, turn), data.shape[0] // senders
     place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     coded = _coded(shard, turn)
-    args = _given(data, rule, coded), senders, _turned(turn, 1, device), place, coded, flag, factor
+    args = _given(data, rule, coded), senders, _turned(turn, 1, shape, shard, device), place, coded, flag, factor
     launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return flag
 
@@ -273,7 +284,7 @@ def reduce_and_encode(
 ) -> Tensor:
     device, shape, coded = data.device, _shape(rule, numel, up), _coded(numel, up)
     tiles, payload = triton.cdiv(coded, shape[0] * shape[1]), _room(rule, groups, coded, device)
-    turns = [_turned(turn, groups, device) for turn in (up, down)]
+    turns = [_turned(turn, groups, shape, 0, device) for turn in (up, down)]
     received = _given(data, rule, coded), data.shape[0] // groups, turns[0]
     args = memory_of(feedback), keys_of(noise, groups, device), turns[1], payload, numel, coded, tiles
     launch(
@@ -294,10 +305,11 @@ def _coded(numel: int, turn: Turn | None) -> int:
     return numel if turn is None else numel + -numel % turn.run
 
 
-def _turned(turn: Turn | None, rows: int, device: torch.device) -> Turned:
+def _turned(turn: Turn | None, rows: int, shape: Sequence[int], shard: int, device: torch.device) -> Turned:
     if turn is None:
-        return Turned(None, None, 1.0)
-    return Turned(*keys_of(turn.signs, rows, device), root_of(turn.run))
+        return Turned(None, None, 1.0, None)
+    fours = 1 if all(number % 128 == 0 for number in (shape[0] * shape[1], shard, *turn.signs.offsets)) else None
+    return Turned(*keys_of(turn.signs, rows, device), root_of(turn.run), fours)
 
 
 def _room(rule: Rule, rows: int, numel: int, device: torch.device) -> Payload:

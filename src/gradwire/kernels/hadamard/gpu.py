@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from gradwire.kernels.random.gpu import word
+from gradwire.kernels.random.gpu import four_words, word
 
 
 @triton.jit
@@ -19,9 +19,18 @@ def transformed(x, scale, rows: tl.constexpr, columns: tl.constexpr, run: tl.con
 
 
 @triton.jit
-def flipped(x, key, first, rows: tl.constexpr, columns: tl.constexpr):
-    """The opposite where the coin is heads. The tile's elements have the coins from `first` on, a multiple of 32."""
+def heads(key, first, fours, rows: tl.constexpr, columns: tl.constexpr):
+    """Which elements of a tile have heads. Coins are those from `first` on, a multiple of 32; of 128, with `fours`."""
     words: tl.constexpr = rows * columns // 32
-    drawn = word(key, (first >> 5) + tl.arange(0, words))
+    if fours is None:
+        drawn = word(key, (first >> 5) + tl.arange(0, words))
+    else:
+        drawn = four_words(key, (first >> 7) + tl.arange(0, words // 4), words)
     coins = (drawn[:, None] >> tl.arange(0, 32)[None, :].to(tl.uint32)) & 1
-    return tl.where(tl.reshape(coins, (rows, columns)) != 0, x * -1.0, x)  # older Tritons take -x for 0 - x
+    return tl.reshape(coins, (rows, columns)) != 0
+
+
+@triton.jit
+def flipped(x, coins):
+    """The opposite where the coin is heads."""
+    return tl.where(coins, x * -1.0, x)  # older Tritons take -x for 0 - x

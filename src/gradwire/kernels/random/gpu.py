@@ -46,6 +46,13 @@ def word(key, place):
 
 
 @triton.jit
+def four_words(key, block, words: tl.constexpr):
+    """The words of blocks of four, `words` in all, uint32."""
+    a, b, c, d = tl.randint4x(key, block.to(tl.int32))
+    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), (words,)).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
 def quick_word(key, place):
     """Word `place`, int64, of the quick hash, uint32."""
     low, high = key.to(tl.uint32), (key >> 32).to(tl.uint32)
