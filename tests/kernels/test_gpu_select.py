@@ -35,7 +35,9 @@ PLACES = {
     "tiny": (awkward(2, 9), ((1, 2), (4, 9))),
 }
 COMPILED = {
-    "select": {"_top_of_small", "_sample", "_survey", "_widen", "_find", "_narrow", "_count", "_collect", "_settle"},
+    "candidates": {"sample", "survey", "gather", "count_rows"},
+    "select": {"_top_of_small", "_narrow", "_count", "_collect"},
+    "indices": {"_write", "_ones", "_read"},
     "scatter": {"_edges", "_put_to", "_mean_to"},
 }
 
@@ -126,7 +128,8 @@ def test_shards_behind_the_end(way, shards):
         rows = padded(wanted, shards * shard).view(-1, shard)
         assert where.cpu().equal(select.reference.top(rows, k))
         assert same(values.cpu(), rows.gather(1, where.cpu()))
-        select.settle_rows(kept, values, where, shards, shard, 16, 0.7)
+        again = select.send_from(Window.whole(here(x)), kept, shards, shard, k, 16, 0.7)
+    assert same(again, (values, where))
     sent = torch.zeros_like(rows).scatter_(1, where.cpu(), values.cpu().half().float() * 0.7).view(2, -1)[:, :70]
     assert same(kept.out.cpu(), wanted - sent)
     assert kept.momentum.cpu().equal((sent == 0).float())
