@@ -110,6 +110,50 @@ def test_a_sample_that_misleads_costs_time_only(monkeypatch):
         assert select.top(here(x), 2 * sample).cpu().equal(select.reference.top(x, 2 * sample))
 
 
+@pytest.mark.parametrize("many", [1, 3])
+def test_count_above(many, monkeypatch):
+    """Equal magnitudes count, NaN never does, neither among values nor as a threshold."""
+    from gradwire.kernels.select import gpu
+
+    monkeypatch.setattr(gpu, "TILE", 64)
+    for x in kinds(300).values():
+        thresholds = torch.cat((x[:, :many].abs(), x.abs().mean(1, keepdim=True)), 1).sort().values
+        with on_gpu():
+            found = select.count_above(here(x), here(thresholds))
+        assert found.cpu().equal(select.reference.count_above(x, thresholds))
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_what_is_compensated_already_is_not_written_again(way, first):
+    """As momentum correction has it: what is searched is what is kept."""
+    rows, k = normal(2, 300 + first), 30
+    with on_gpu():
+        held = here(rows.clone())
+        kept = Feedback(held[:, first:])
+        window = Window(held, ((first, first + 300),))
+        values, where = select.send_from(window, kept, 2, 152, k, 32, 1.0)
+    wanted = padded(rows[:, first:], 304).reshape(4, 152)
+    assert where.cpu().equal(select.reference.top(wanted, k))
+    assert same(values.cpu(), wanted.gather(1, where.cpu()))
+    left = wanted.scatter(1, where.cpu(), 0.0).view(2, -1)[:, :300]
+    assert same(held.cpu(), torch.cat((rows[:, :first], left), 1))
+
+
+@pytest.mark.parametrize("share", [0.03, 0.2])
+def test_more_candidates_than_there_is_room_for(share, monkeypatch):
+    """Few elements stand out in one row, and the limit lets all others through; the next row is as usual."""
+    from gradwire.kernels.select import gpu
+
+    for name, value in WAYS["sampled"].items():
+        monkeypatch.setattr(gpu, name, value)
+    monkeypatch.setattr(gpu, "SPARE", 0)
+    x = normal(2, 6000)
+    x[0] = torch.where(x[0] > 2.6, x[0], torch.where(x[0] > 0, 1e-9, -1e-9))
+    k = int(share * 6000)
+    with on_gpu():
+        assert select.top(here(x), k).cpu().equal(select.reference.top(x, k))
+
+
 def test_what_top_cannot_treat_is_left_to_plain_torch():
     with on_gpu():
         assert select.top(here(normal(2, 9)), 0).shape == (2, 0)

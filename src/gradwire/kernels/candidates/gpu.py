@@ -86,7 +86,7 @@ def tally(counts, digit, chosen, size: tl.constexpr):
 
 @triton.jit
 def sample(place, memory, desk, digits, stretch, rank, pieces: tl.constexpr, tile: tl.constexpr, size: tl.constexpr):
-    """The limit of a row: the upper digit that `rank` elements of a sample reach. The last program of a row finds it."""
+    """The limit of a row: what `rank` elements of a sample reach. The last program of a row finds it."""
     numel, shards, length, firsts = place[2], place[3], place[4], place[7]
     row = tl.program_id(0) // pieces
     piece = tl.program_id(0) % pieces

@@ -2,9 +2,9 @@
 
 A row that fits into a program is one launch. Of a longer one, the passes of `gradwire.kernels.candidates` find the
 candidates and count the upper 16 bits of their magnitudes. `_narrow` sees in which of these 2¹⁶ cells the k-th largest
-lies and counts the lower 15 bits of what is in that cell. `_count` has the smallest kept magnitude from that, and counts
-what each program keeps; `_collect` writes it in the order of the indices, and takes what is sent off the new error.
-Each program looks for the cell by itself: that is faster than a launch.
+lies and counts the lower 15 bits of what is in that cell. `_count` has the smallest kept magnitude from that, and
+counts what each program keeps; `_collect` writes it in the order of the indices, and takes what is sent off the new
+error. Each program looks for the cell by itself: that is faster than a launch.
 
 The host waits for nothing, and sums of integers do not depend on the order: results are the same in each run.
 """
@@ -53,6 +53,7 @@ GROUP = 16  # tiles whose candidates one program lists
 SAMPLED = 1 << 17  # elements of a row from which on the sample is as large as it gets
 SAMPLE = 8192  # elements of the sample; of shorter rows a quarter
 PARTS = 256  # programs that look at the candidates of a row, at most
+SPARE = 4096  # candidates of a row that there is room for beyond twice those expected
 CHUNK = 1024  # counts that are searched at a time
 
 
@@ -173,7 +174,7 @@ def _narrow(held, desk, listed, k, parts, chunk: tl.constexpr, size: tl.constexp
         tl.store(state + DIGIT, digit)
         tl.store(state + WANTED, wanted)
     for first in range(start, end, size):
-        element, a, there = _items(held, listed, row, good, first, end, size)
+        _element, a, there = _items(held, listed, row, good, first, end, size)
         bits = magnitudes(a)
         lower = 0x7FFF - (bits & 0x7FFF)
         chosen = there & (upper_digit(bits) == digit)
@@ -197,7 +198,7 @@ def _least(state):
 @triton.jit
 def _count(held, desk, listed, k, parts, sums, sums_stride, size: tl.constexpr):
     """How many candidates of each program are larger than the smallest kept magnitude, and how many equal to it."""
-    row, part, state, good, total, start, end = _range(desk, held, listed, k, parts, size)
+    row, part, state, good, _total, start, end = _range(desk, held, listed, k, parts, size)
     least, ties = _least(state)
     if part == 0:
         tl.store(state + LEAST, least)
@@ -205,7 +206,7 @@ def _count(held, desk, listed, k, parts, sums, sums_stride, size: tl.constexpr):
     larger = tl.zeros((size,), tl.int32)
     equal = tl.zeros((size,), tl.int32)
     for first in range(start, end, size):
-        element, a, there = _items(held, listed, row, good, first, end, size)
+        _element, a, there = _items(held, listed, row, good, first, end, size)
         bits = magnitudes(a)
         larger += (there & (bits > least)).to(tl.int32)
         equal += (there & (bits == least)).to(tl.int32)
@@ -215,10 +216,20 @@ def _count(held, desk, listed, k, parts, sums, sums_stride, size: tl.constexpr):
 
 @triton.jit
 def _collect(
-    held, desk, listed, parts, sums, sums_stride, chosen, sent, most: tl.constexpr, bits: tl.constexpr, size: tl.constexpr
+    held,
+    desk,
+    listed,
+    parts,
+    sums,
+    sums_stride,
+    chosen,
+    sent,
+    most: tl.constexpr,
+    bits: tl.constexpr,
+    size: tl.constexpr,
 ):
     """Values and places of what is kept."""
-    row, part, state, good, total, start, end = _range(desk, held, listed, chosen[2], parts, size)
+    row, part, state, good, _total, start, end = _range(desk, held, listed, chosen[2], parts, size)
     least = tl.load(state + LEAST)
     ties = tl.load(state + TIES)
     other = tl.arange(0, most)
@@ -262,6 +273,17 @@ def _top_of_small(place, memory, chosen, sent, bits: tl.constexpr, size: tl.cons
     _put(chosen, place, sent, row, a, element, larger, magnitude == low, 0, 0, ties, bits)
 
 
+@triton.jit
+def _count_above(x, stride, numel, thresholds, many, counts, tiles, size: tl.constexpr):
+    """Count what reaches each threshold of a row."""
+    row = (tl.program_id(0) // tiles).to(tl.int64)
+    i = tl.program_id(0) % tiles * size + tl.arange(0, size)
+    a = tl.abs(tl.load(x + row * stride + i, mask=i < numel, other=float("nan")))
+    for t in range(many):
+        count = tl.sum((a >= tl.load(thresholds + row * many + t)).to(tl.int32), 0)
+        tl.atomic_add(counts + row * many + t, count.to(tl.int64), mask=count > 0, sem="relaxed")
+
+
 def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int, k: int) -> tuple[Tensor, Tensor]:
     return _top(source, feedback, shards, shard, k, None, 32)
 
@@ -279,7 +301,7 @@ def send_from(
 def _top(
     source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, sent: Sent | None, bits: int
 ) -> tuple[Tensor, Tensor]:
-    device, rows, memory = source.buffer.device, source.rows * shards, memory_of(feedback)
+    device, rows, memory = source.buffer.device, source.rows * shards, _memory(source, feedback)
     values = torch.empty((rows, k), device=device)
     chosen = Chosen(values, torch.empty((rows, k), dtype=torch.int64, device=device), k)
     if shard <= SMALL:
@@ -298,9 +320,18 @@ def _top(
     launch(_narrow, rows * parts, device, *args, chunk=CHUNK, size=TILE)
     sums = torch.empty((2, rows, parts), dtype=torch.int32, device=device)
     launch(_count, rows * parts, device, *args, sums, sums.stride(0), size=TILE)
-    args = held, desk, listed, parts, sums, sums.stride(0), chosen, sent
-    launch(_collect, rows * parts, device, *args, most=PARTS, bits=bits, size=TILE)
+    told = held, desk, listed, parts, sums, sums.stride(0), chosen, sent
+    launch(_collect, rows * parts, device, *told, most=PARTS, bits=bits, size=TILE)
     return chosen.values, chosen.where
+
+
+def _memory(source: Window, feedback: Feedback | None) -> Memory:
+    """What is added and kept; nothing where the gradients are compensated already, in the place where they are kept."""
+    if feedback is not None and feedback.error is None and feedback.gain == 1 and len(source.spans) == 1:
+        x, first, out = source.buffer, source.spans[0][0], feedback.out
+        if x.dtype == out.dtype and x.stride() == out.stride() and x[:, first:].data_ptr() == out.data_ptr():
+            return memory_of(None)
+    return memory_of(feedback)
 
 
 def _candidates(place: Place, held: Place, memory: Memory, k: int, rows: int) -> tuple[Desk, Listed | None]:
@@ -321,7 +352,7 @@ def _candidates(place: Place, held: Place, memory: Memory, k: int, rows: int) ->
     args = place, memory, desk, digits, shard // size, rank
     shape = {"pieces": pieces, "tile": TILE, "size": size // pieces}
     launch(sample, rows * pieces, device, *args, warps=8, **shape)
-    room = min(shard, 2 * triton.cdiv(rank * shard, size) + 4096)
+    room = min(shard, 2 * triton.cdiv(rank * shard, size) + SPARE)
     marks = torch.empty((rows, groups * group // 8), dtype=torch.uint8, device=device)
     where = torch.empty((rows, room), dtype=torch.int32, device=device)
     listed = Listed(marks, marks.stride(0), groups, where, torch.empty((rows, room), device=device), room)
@@ -337,3 +368,11 @@ def _serves(x: Tensor, k: int) -> bool:
 @only(_serves)
 def top(x: Tensor, k: int) -> Tensor:
     return top_from(Window.whole(x), None, 1, x.shape[1], k)[1]
+
+
+@only(lambda x, thresholds: x.dtype == thresholds.dtype == torch.float32 and x.shape[1] < MOST and x.stride(1) == 1)
+def count_above(x: Tensor, thresholds: Tensor) -> Tensor:
+    counts, tiles = torch.zeros(thresholds.shape, dtype=torch.int64, device=x.device), triton.cdiv(x.shape[1], 4 * TILE)
+    args = x, x.stride(0), x.shape[1], thresholds.contiguous(), thresholds.shape[1], counts, tiles
+    launch(_count_above, x.shape[0] * tiles, x.device, *args, warps=8, size=4 * TILE)
+    return counts
