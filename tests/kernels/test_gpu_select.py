@@ -34,6 +34,7 @@ PLACES = {
     "spans": (normal(2, 1003), ((3, 300), (400, 401), (500, 500), (600, 1003))),
     "tiny": (awkward(2, 9), ((1, 2), (4, 9))),
 }
+CODED = ("topk(index='blocks', value_bits=16)", "topk(index='packed')", "topk(ratio=0.5, index='bitmap')")
 COMPILED = {
     "candidates": {"sample", "survey", "gather", "count_rows"},
     "select": {"_top_of_small", "_narrow", "_count", "_collect"},
@@ -247,6 +248,38 @@ def test_no_fast_form_falls_back(spec, monkeypatch):
         codec.combine_to(payload, window, Random())
 
 
+def test_few_launches(monkeypatch):
+    """Whatever the number of tensors and shards."""
+    from gradwire.kernels.indices import gpu as indices_gpu
+    from gradwire.kernels.scatter import gpu as scatter_gpu
+    from gradwire.kernels.select import gpu
+
+    seen, start = [], gpu.launch
+
+    def spied(kernel, *args, **kwargs):
+        seen.append(kernel.__name__)
+        start(kernel, *args, **kwargs)
+
+    for module in (gpu, indices_gpu, scatter_gpu):
+        monkeypatch.setattr(module, "launch", spied)
+    for name, value in WAYS["sampled"].items():
+        monkeypatch.setattr(gpu, name, value)
+    x, spans = PLACES["spans"]
+    codec, window = gradwire.codec("topk(ratio=0.1)"), Window(here(x), spans)
+    with on_gpu():
+        kept = Feedback(here(torch.zeros(2, window.numel)), here(torch.zeros(2, window.numel)))
+        payload = codec.encode_from(window, kept, 2, 352, Random())
+        assert seen == ["sample", "survey", "gather", "_narrow", "_count", "_collect", "_write"]
+        seen.clear()
+        target = Window(here(torch.zeros(1, x.shape[1])), spans)
+        codec.decode_to(gradwire.core.exchange.Payload(payload.data[:2]), target, 352, Random())
+        assert seen == ["_ones", "_read", "_edges", "_put_to"]
+        seen.clear()
+        codec.reduce_and_encode(payload, 352, Random(), Random(), None, 1)
+        assert seen[:4] == ["_ones", "_read", "_edges", "_mean_to"]
+        assert len(seen) == 11
+
+
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_rows_of_many_elements():
     """As they come, so long that a sample is taken; a run gives what another gives."""
@@ -280,7 +313,13 @@ def test_the_host_waits_for_nothing(spec):
 def test_kernels_compile_for_a_gpu(every):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, str(Path(__file__).with_name("compile_kernels.py")), *["--every"] * every, "topk"]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("compile_kernels.py")),
+        *["--every"] * every,
+        "topk",
+        *CODED,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
     assert set(done.stdout.split()) >= {f"{module}.{name}" for module, names in COMPILED.items() for name in names}

@@ -302,7 +302,7 @@ def write(values: Tensor | None, indices: Tensor, numel: int, coding: str, value
     entries = Entries(values, 0 if values is None else values.stride(0), where, where.stride(0), k)
     coded = Coded(data, data.stride(0), start, upper, length)
     programs = triton.cdiv(max(k, length if form.blocks else 0), SIZE)
-    launch(_write, rows * programs, device, entries, coded, k.bit_length(), programs, form=form, size=SIZE)
+    launch(_write, rows * programs, device, entries, coded, k.bit_length(), programs, form=tuple(form), size=SIZE)
     return data
 
 
@@ -322,7 +322,7 @@ def read(data: Tensor, numel: int, k: int, coding: str, value_bits: int) -> tupl
         launch(_ones, rows * pieces, device, coded, counts, pieces, turns, size=SIZE)
     share = triton.cdiv(k, pieces)
     args = entries, coded, counts, pieces, turns, share
-    launch(_read, rows * pieces, device, *args, form=form, most=PIECES, size=SIZE)
+    launch(_read, rows * pieces, device, *args, form=tuple(form), most=PIECES, size=SIZE)
     return values, where
 
 
