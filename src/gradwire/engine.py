@@ -15,27 +15,29 @@ are finite: a step that a loss scaler will skip leaves the memories as they were
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradwire.adaptive import Controller
 from gradwire.core.codec import Codec, Context, Strategy, nonfinite_flag
-from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Exchange, Program, Sum, side_by_side, together, within
 from gradwire.core.layout import Layout, Split
 from gradwire.core.random import Random
 from gradwire.core.state import Transaction
 from gradwire.core.window import Window, total
-from gradwire.kernels.commit import take_back
+from gradwire.graphs import lies
 from gradwire.kernels.window import read, write
 from gradwire.memory.base import Memory
-from gradwire.setup import SetUp, moved
+from gradwire.setup import moved
+from gradwire.steps import Steps
 from gradwire.unit import UnitPart, UnitResult, squares_of, used_here
 
 
-class Engine(SetUp):
+class Engine(Steps):
     """The compression of the workers of one process: codec, memory, strategy and state.
 
     Args:
@@ -51,6 +53,7 @@ class Engine(SetUp):
         track_unused: parameters without a gradient on all workers keep their memory and get a zero result.
         nmse_every: measure the normalised error against the exact mean every so many steps (0: never). Such a step
             sends the uncompressed gradient too.
+        graphs: on a GPU, capture what units launch in CUDA graphs, and replay it.
     """
 
     def __init__(
@@ -66,22 +69,14 @@ class Engine(SetUp):
         workers: int = 1,
         track_unused: bool = False,
         nmse_every: int = 0,
+        graphs: bool = True,
     ) -> None:
-        super().__init__(codec, memory, strategy, controller, tensors, ranks, workers)
         if nmse_every < 0:
             raise ConfigError(f"gradwire: `nmse_every` must be 0 (never) or a number of steps, got {nmse_every!r}")
+        super().__init__(codec, memory, strategy, controller, tensors, ranks, workers, graphs)
         self.seed = seed
         self.track_unused = track_unused and self.memory.has_state
         self.nmse_every = nmse_every
-        self.step = 0
-        self.loss_scale = 1.0
-        self._scale = 1.0  # loss scale over learning rate: the units of today's gradient
-        self.kept_scale: float | Tensor = 1.0  # the units of what the memories hold
-        self._skipped = torch.zeros((), dtype=torch.int64)
-        self._observed: dict[str, dict[str, Tensor]] = {}
-        self._squares = torch.zeros(2)  # of measured errors, and of exact means
-
-    # ---------------------------------------------------------------- one unit
 
     def reduce(
         self, x: Tensor, layout: Layout, out: Tensor | None = None, *, scratch: bool = False
@@ -90,10 +85,17 @@ class Engine(SetUp):
 
         The mean is written to `out`, (1, total), which may be `x` itself where that is `scratch`.
         """
-        split = self.split(layout)
         self.watch(x, layout)
         out = torch.empty_like(x[:1]) if out is None else out
-        flags = used_here(x, layout) if self.track_unused else None
+        make = partial(self._program, x, self.split(layout), out, scratch)
+        if not self.graphs.serve(x) or not self._repeats(layout):
+            return (yield from make())
+        scales = self._scale, self.kept_scale.data_ptr() if isinstance(self.kept_scale, Tensor) else self.kept_scale
+        where = (*(lies(t) for t in (x, out)), scratch, *scales)
+        return (yield from self.graphs.run(layout, where, [g.store for g in self.groups], self.step, make))
+
+    def _program(self, x: Tensor, split: Split, out: Tensor, scratch: bool) -> Program[UnitResult]:
+        flags = used_here(x, split.whole) if self.track_unused else None
         writes = tuple(Transaction(group.store, len(group.ranks)) for group in self.groups)
         if self.per_node == 1:
             flag, squares = yield from self._reduce(Window.whole(x, scratch=scratch), split, flags, out, 0, writes[0])
@@ -189,62 +191,11 @@ class Engine(SetUp):
             moved=() if codec is None else moved(layout, group, codec, strategy, writes, self.peers),
         )
 
+    def _repeats(self, layout: Layout) -> bool:
+        """Whether this step of a unit is like others."""
+        parts = self.unit(self.split(layout)).parts
+        steady = all(self.step >= f.codec.steady_from_step and f.codec.traits.fixed_size for f, _, _ in parts)
+        return steady and not self._observed and not self._measures(self.split(layout))
+
     def _measures(self, split: Split) -> bool:
         return self.nmse_every > 0 and self.step % self.nmse_every == 0 and split.picked.numel > 0
-
-    # ---------------------------------------------------------------- one step
-
-    def begin_step(self, loss_scale: float = 1.0, learning_rate: float = 1.0) -> None:
-        """Say in which units the coming gradients are, so that memories can follow."""
-        self._scale, self.loss_scale = loss_scale / learning_rate, loss_scale
-
-    def finish_step(self, results: Sequence[UnitResult]) -> None:
-        """All units of this step are reduced: commit what they wrote, if all of it is finite."""
-        if results:
-            finite = total([r.flag for r in results], results[0].flag) == 0
-            for result in results:
-                for writes in result.writes:
-                    writes.commit(finite, take_back)
-                if result.squares is not None:
-                    self._squares = self._squares.to(result.squares.device) + result.squares
-            self._skipped = self._skipped.to(finite.device) + finite.logical_not()
-            if finite.device.type != "cpu":  # decided there, so that the host never waits
-                self.kept_scale = torch.where(finite, self._scale, self.kept_scale)
-            elif bool(finite):
-                self.kept_scale = self._scale
-        self._observed = {}
-        self.step += 1
-
-    def restore(self, skipped_steps: int, scale: float) -> None:
-        """Continue with these counts, and state in these units of the gradient."""
-        self._skipped, self.kept_scale = torch.tensor(skipped_steps), scale
-        self.forget_layouts()
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps whose result was not finite, and which left the memories as they were; without any, 0 under `none`."""
-        return int(self._skipped)
-
-    def nmse(self, *, forget: bool = False) -> float | None:
-        """Normalised squared error of all measured results against the exact mean; `forget` starts anew."""
-        error, norm = self._squares.tolist()
-        if forget:
-            self._squares = torch.zeros(2)
-        return error / norm if norm else None
-
-    def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
-        """Tell the codec something about the coming step that gradients do not show: (rows, numel) by parameter.
-
-        The codec `variance`, for one, asks for "squares": the sum of the squares of per-example gradients.
-        """
-        if self.per_node > 1:
-            raise Incompatible(
-                f"gradwire: under hierarchical a codec sees the mean gradient of a node, and {kind!r} of one rank says "
-                "nothing about that. Choose another strategy, or leave observe out."
-            )
-        self._observed.setdefault(kind, {}).update(values)
-
-    def watch(self, x: Tensor, layout: Layout) -> None:
-        """Show the workers' gradients to the controller, if there is one."""
-        if self.steering is not None:
-            self.steering.watch(x, layout, self.loss_scale)

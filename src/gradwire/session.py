@@ -275,6 +275,7 @@ class Session:
             "communicate_seconds": sum(c.communicate for c in clocks) if clocks else None,
             "decode_seconds": sum(c.decode for c in clocks) if clocks else None,
             "nmse": engine.nmse(),
+            "graphs": engine.graphs.summary(),
             "link": None if engine.link is None else dataclasses.asdict(engine.link),
             "residual_norm": math.hypot(*norms.values()) if norms else None,
             "residual_norms": norms,

@@ -88,7 +88,7 @@ def test_randomk_includes_every_coordinate_with_probability_k_over_n(numel, rati
     k, draws = codec.payload_bytes(numel) // 4, 4000
     counts = torch.zeros(numel)
     for seed in range(draws):
-        index = codec._support(numel, rng(seed), torch.device("cpu"))
+        index = codec.support(numel, rng(seed)).indices(numel, torch.device("cpu"))
         assert index.unique().numel() == k
         counts[index] += 1
     p = k / numel

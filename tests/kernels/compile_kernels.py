@@ -92,6 +92,7 @@ if __name__ == "__main__":
         start(Seen(kernel), *args, **kwargs)
 
     modules = (
+        "above",
         "blockwise",
         "cast",
         "chunks",
@@ -108,6 +109,7 @@ if __name__ == "__main__":
         "scatter",
         "select",
         "signs",
+        "support",
         "trits",
         "window",
     )

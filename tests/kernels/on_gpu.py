@@ -37,6 +37,18 @@ def on_gpu():
         yield
 
 
+@contextmanager
+def no_waiting():
+    """Inside, an operation that waits for the GPU is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def here(x):
     """A tensor where the kernels run."""
     return x.to(DEVICE)

@@ -44,9 +44,14 @@ WITHOUT_MEMORY = {"signsgd"}
 GRID = {"_encode_from", "_reduce_and_encode", "_mean_to"}
 COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc", "thc"), GRID) | {
     "efsignsgd": {"_encode_scaled_from", "_reduce_and_encode", "_mean_to"},
-    "signsgd": {"_encode_or_toss_from", "_vote", "_words", "_decode_to"},
+    "signsgd": {"_encode_or_toss_from", "_vote", "_toss", "_decode_to"},
     "fp16": {"_half_from", "_half_to", "_take_back"},
+    "randomk": {"_draw", "_take", "_spoil", "_put"},
+    "randomblock": {"_draw_run", "_take_run", "_spoil", "_put_run"},
+    "topkc": {"_square_sums", "_arrange", "_take", "_put"},
+    "threshold": {"_count", "_collect"},
 }
+OTHERS = "fp16", "randomk", "randomblock", "topkc", "threshold"
 PLACES = {
     "whole": (awkward(1, 3000), ((0, 3000),)),
     "spans": (normal(2, 5003), ((3, 700), (800, 801), (900, 900), (1000, 5003))),
@@ -172,7 +177,7 @@ def test_more_than_two_to_the_31_bytes(spec):
 
 
 @pytest.mark.parametrize(
-    "spec", ["blockint", *(pytest.param(s, marks=pytest.mark.sweep) for s in (*SPECS[1:], "fp16"))]
+    "spec", ["blockint", *(pytest.param(s, marks=pytest.mark.sweep) for s in (*SPECS[1:], *OTHERS))]
 )
 def test_kernels_compile_for_a_gpu(spec):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""

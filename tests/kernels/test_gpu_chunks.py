@@ -48,20 +48,53 @@ def test_energies_and_the_compensated_gradient(spans, block):
             assert same(back(given.out), back(x))
 
 
+@pytest.mark.parametrize("number", [1, 2, 9, 1024, 1500])
+def test_what_all_workers_know_of_their_chunks(number):
+    """Ties, zeros, subnormal numbers, infinities and NaN; numbers of workers that are powers of two, or not."""
+    energies = normal(1, number).square().to(torch.bfloat16)
+    if number > 2:
+        energies[0, ::3] = energies[0, 1]
+    for largest in (0.0, 1e-40, 2.0**-130, 2.0**-126, 0.24, 0.25, 1.0, 3.9, 4.0, 3e38, math.inf, math.nan):
+        given = torch.where(energies > largest, 0, energies)
+        given[0, number // 2] = largest
+        given = given.float() if 0 < largest < 2.0**-126 else given  # the interpreter loses subnormal ones of 16 bits
+        for count, workers in ((1, 3), (-(-number // 3), 4), (number, 6)):
+            found, wanted = both(lambda given=given, many=(count, workers): chunks.agree(here(given), *many))
+            assert same(tuple(map(back, found[:3])), tuple(map(back, wanted[:3])))
+            slots = torch.full((number,), -1, dtype=torch.int32)
+            slots[wanted.kept.cpu()] = torch.arange(count, dtype=torch.int32)
+            assert back(found.slots).equal(slots)
+            assert back(found.zero) == 0
+
+
+def test_the_scale_of_any_energy():
+    """Bits say what the logarithm says, for all positive numbers of 16 bits."""
+    energy = torch.arange(1, 0x7F80, dtype=torch.int16).view(torch.bfloat16).float()
+    power = torch.frexp(energy.double()).exponent - 1
+    wanted = torch.exp2((13 - power.div(2, rounding_mode="floor")).float())
+    assert same(chunks.reference._power_of_two(energy), wanted)
+
+
 @pytest.mark.parametrize("values", [normal, awkward])
 @pytest.mark.parametrize("spans", [SPANS, WHOLE])
-@pytest.mark.parametrize("chunk", [7, 16, 128])
+@pytest.mark.parametrize("chunk", [7, 16, 128, pytest.param(1, marks=pytest.mark.sweep), 1500])
 def test_chunks_are_taken_and_put(chunk, spans, values):
     source = Window(here(values(2, 1910)), spans)
-    numel, scale = source.numel, here(torch.tensor(3.0))
+    numel = source.numel
     number = -(-numel // chunk)
-    kept = here(torch.tensor(sorted({0, number // 3, number - 1})))
+    kept = sorted({0, number // 3, number - 1})
+    slots = torch.full((number,), -1, dtype=torch.int32)
+    slots[kept] = torch.arange(len(kept), dtype=torch.int32)
+
+    def agreed():
+        numbers = torch.tensor(kept), torch.tensor(3.0), torch.tensor(7.0), slots, torch.zeros(())
+        return chunks.Agreed(*map(here, numbers))
 
     def taken(memory):
         held = None
         if memory:
             held = Feedback(here(values(2, numel, 3)), momentum=here(normal(2, numel, 4)) if memory == 2 else None)
-        mine = chunks.take_from(source, held, kept, chunk, scale)
+        mine = chunks.take_from(source, held, agreed(), chunk)
         rest = () if held is None else (held.out, *(() if held.momentum is None else (held.momentum,)))
         return tuple(back(t) for t in (mine, *rest))
 
@@ -72,7 +105,7 @@ def test_chunks_are_taken_and_put(chunk, spans, values):
 
     def put():
         target = Window(here(torch.full((1, 1910), 9.0)), spans)
-        flag = chunks.put_to(sent, kept, chunk, scale, target)
+        flag = chunks.put_to(sent, agreed(), chunk, target)
         return back(target.buffer), bool(flag.isnan())
 
     found, wanted = both(put)
@@ -80,6 +113,8 @@ def test_chunks_are_taken_and_put(chunk, spans, values):
     if values is normal:  # what stands behind the end is in nobody's result
         assert not found[1]
         assert not wanted[1]
+    else:
+        assert found[1] == (not found[0].isfinite().all())
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from exact import awkward, normal, same
-from on_gpu import CUDA, back, here, needs_triton, on_gpu
+from on_gpu import CUDA, back, here, needs_triton, no_waiting, on_gpu
 
 import gradwire
 from gradwire.core.window import Feedback, Window
@@ -313,11 +313,8 @@ def test_a_step_does_not_wait_for_the_device():
         seen.write(left, own, source)
 
     step()  # makes the tables, once
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.sweep

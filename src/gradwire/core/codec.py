@@ -28,6 +28,7 @@ elementwise, or claims `propagates_nonfinite`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -279,7 +280,7 @@ class Codec(ABC):
         bad = (x * 0).sum(1, keepdim=True)
         if x.device.type == "cpu" and not bool(bad.isnan().any()):
             return x
-        return x + bad
+        return x.masked_fill(bad.isnan(), math.nan)
 
     def _written(self, target: Window, values: Tensor) -> Flag:
         """Write to `target`; whether that is finite."""

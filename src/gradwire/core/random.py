@@ -10,8 +10,8 @@ every device. The global generators of torch, NumPy and Python are never touched
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Stream:
 
     keys: tuple[int, ...]
     offsets: tuple[int, ...] = (0,)
+    of_step: Callable[[int], Stream] | None = field(default=None, compare=False, repr=False)  # the same in another step
 
     def __post_init__(self) -> None:
         assert len(self.keys) == len(self.offsets), "an offset for each key"
@@ -71,16 +72,18 @@ class Random:
 
     def shared(self, purpose: str) -> Stream:
         """Numbers that every worker draws alike, element by element."""
-        return Stream((_digest(self.seed, self.step, self.unit, purpose),) * len(self.ranks), self.offsets)
+        keys = (_digest(self.seed, self.step, self.unit, purpose),) * len(self.ranks)
+        return Stream(keys, self.offsets, lambda step: replace(self, step=step).shared(purpose))
 
     def private(self, purpose: str) -> Stream:
         """Each worker's own numbers."""
         keys = tuple(_digest(self.seed, self.step, self.unit, purpose, rank) for rank in self.ranks)
-        return Stream(keys, self.offsets)
+        return Stream(keys, self.offsets, lambda step: replace(self, step=step).private(purpose))
 
     def common(self, purpose: str) -> Stream:
         """Numbers that belong to no element and no worker, such as the coefficients of a hash: drawn once for all."""
-        return Stream((_digest(self.seed, self.step, self.unit, purpose),))
+        keys = (_digest(self.seed, self.step, self.unit, purpose),)
+        return Stream(keys, of_step=lambda step: replace(self, step=step).common(purpose))
 
     def at(self, *offsets: int) -> Random:
         """The same source, reading from other positions: one for all workers, or one for each."""

@@ -68,6 +68,10 @@ class Slot:
             self._spare = torch.zeros((len(self.layouts), self.width), device=device)
         return self._spare
 
+    def is_spare(self, tensor: Tensor) -> bool:
+        """Whether that is where the next state may be written."""
+        return self._spare is tensor
+
     def turn(self, pending: Tensor) -> None:
         """`pending`, the spare or another tensor like it, becomes what is kept."""
         self.current, self._spare = pending, self.current
@@ -93,10 +97,12 @@ class Store:
         self._slots: dict[str, dict[tuple[tuple[Layout, ...], int], Slot]] = {}
         self._loose: dict[str, list[Piece]] = {}  # in no slot: just loaded, or left behind by another layout
         self._lock = threading.RLock()  # units are reduced side by side, in threads
+        self.changes = 0  # of what is kept where; what slots hold does not count
 
     def replace(self, other: Store) -> None:
         """Keep what `other` keeps, and nothing else."""
         self.named, self._slots, self._loose = other.named, other._slots, other._loose
+        self.changes += 1
 
     def put(self, kind: str, name: str, entry: Entry) -> None:
         """Keep what all workers have alike for one parameter."""
@@ -105,6 +111,7 @@ class Store:
     def put_piece(self, kind: str, piece: Piece) -> None:
         """Keep a piece for the slot that will hold it."""
         self._loose.setdefault(kind, []).append(piece)
+        self.changes += 1
 
     def drop(self, kind: str, piece: Piece) -> None:
         """Forget a piece that is in no slot."""
@@ -145,6 +152,7 @@ class Store:
             slots = self._slots.setdefault(kind, {})
             if key not in slots:
                 slots[key] = self._filled(kind, Slot(*key))
+                self.changes += 1
             return slots[key]
 
     def dissolve(self, kind: str, unit: Layout, keep: Slot | None = None) -> None:
@@ -153,10 +161,12 @@ class Store:
             slots = self._slots.get(kind, {})
             for key in [k for k, s in slots.items() if s is not keep and s.shares_names(set(unit.names))]:
                 self._loose.setdefault(kind, []).extend(slots.pop(key).pieces())
+                self.changes += 1
 
     def restrict(self, unit: Layout, mine: Layout) -> None:
         """Of the elements of `unit`, keep those in the pieces `mine` only: others are kept elsewhere."""
         own = {segment.name: segment for segment in mine.segments}
+        self.changes += 1
         with self._lock:
             for kind in self.kinds:
                 slots, kept = self._slots.get(kind, {}), []
@@ -211,20 +221,24 @@ class Transaction:
         self._pending: dict[Slot, Tensor] = {}
         self._named: dict[tuple[str, str], Entry | None] = {}
         self._repaid: list[tuple[str, Piece]] = []
+        self.slots_only = True  # nothing else was read or written
 
     # what all workers have alike, by parameter
 
     def get(self, kind: str, name: str) -> Tensor | None:
         """What is kept for a parameter, of any shape, by all workers alike."""
+        self.slots_only = False
         entry = self.store.named.get(kind, {}).get(name)
         return None if entry is None else entry.tensor
 
     def put(self, kind: str, name: str, tensor: Tensor) -> None:
         """Keep it."""
+        self.slots_only = False
         self._named[kind, name] = Entry(tensor)
 
     def forget(self, kind: str, name: str) -> None:
         """Keep nothing any more."""
+        self.slots_only = False
         self._named[kind, name] = None
 
     # what each worker has for itself, for a whole unit
@@ -252,7 +266,18 @@ class Transaction:
 
     def repaid(self, kind: str, piece: Piece) -> None:
         """A piece outside of all slots has gone into the gradient."""
+        self.slots_only = False
         self._repaid.append((kind, piece))
+
+    def turns(self) -> tuple[tuple[Slot, Tensor | None, Tensor], ...]:
+        """The slots that were written, what they hold now, and what they will hold."""
+        return tuple((slot, slot.current, pending) for slot, pending in self._pending.items())
+
+    def again(self) -> Transaction:
+        """Another one that writes the same slots: what was launched to fill them is launched again."""
+        other = Transaction(self.store, self.rows)
+        other._pending = dict(self._pending)
+        return other
 
     def commit(self, finite: Tensor, take_back: TakeBack | None = None) -> None:
         """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.

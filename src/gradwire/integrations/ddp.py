@@ -45,6 +45,7 @@ def attach(
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
     nmse_every: int = 0,
+    graphs: bool = True,
 ) -> Handle:
     """Compress the gradients of a DDP model from the next backward pass on.
 
@@ -63,6 +64,7 @@ def attach(
         optimizer: needed by controllers, and by memories that follow the learning rate.
         scaler: the loss scaler; memories then follow its scale.
         nmse_every: measure the error against the exact mean every so many steps (sends the full gradient then).
+        graphs: on a GPU, capture what is launched for a bucket in CUDA graphs, and replay it in later steps.
 
     Example:
         >>> import torch, torch.distributed as dist, gradwire
@@ -95,6 +97,7 @@ def attach(
         workers=dist.get_world_size(model.process_group),
         track_unused=bool(model.find_unused_parameters or model.static_graph),
         nmse_every=nmse_every,
+        graphs=graphs,
     )
     slot.handle = Handle(model, engine, mode, optimizer, scaler)
     return slot.handle

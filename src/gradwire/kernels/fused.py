@@ -24,11 +24,14 @@ class Rows(NamedTuple):
     data: Tensor
     stride: int
     senders: int | None = None  # neighbours that are combined; None: each row is for itself
+    words: int | None = None  # None unless all parts of all rows are whole words of four bytes, aligned
 
 
-def rows_of(data: Tensor, senders: int | None = None) -> Rows:
-    """Rows, as launches take them."""
-    return Rows(data, data.stride(0), senders)
+def rows_of(data: Tensor, senders: int | None = None, *sizes: int) -> Rows:
+    """Rows, as launches take them; their parts are of these sizes."""
+    from gradwire.kernels.bitpack.gpu import words_of
+
+    return Rows(data, data.stride(0), senders, words_of(data, *sizes) if sizes else None)
 
 
 @dataclass(frozen=True)

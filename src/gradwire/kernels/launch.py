@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from gradwire.kernels.recording import recording
+
 WARPS = 4
 
 
@@ -24,5 +26,7 @@ def launch(kernel: Any, programs: int, device: torch.device, *args: Any, warps: 
         constants: what the kernel is compiled for.
     """
     if programs:
+        if (record := recording()) is not None:
+            record.hold(args)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             kernel[(programs,)](*args, **constants, num_warps=warps, enable_fp_fusion=False)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs.sparsification._sparse_payload import kept
-from gradwire.codecs.sparsification._supports import random_support
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.kernels import indices, rows
 from gradwire.kernels.select import top
+from gradwire.kernels.support import Support
 
 SUPPORTS = ("topk", "randomk")
 
@@ -56,5 +56,5 @@ class SupportCoder:
         if k == numel:
             one = torch.arange(k, device=like.device)
         else:
-            one = random_support(rng.common("support"), rng.common("turn"), k, numel, like.device)
+            one = Support(k, rng.common("turn"), rng.common("support")).indices(numel, like.device)
         return one.expand(like.shape[0], k)

@@ -17,7 +17,6 @@ from gradwire.core.window import Feedback, Window
 from gradwire.kernels import blockwise, chunks, rows
 from gradwire.kernels.blockwise import square_sum, square_sum_from
 from gradwire.kernels.cast import from_half, to_half
-from gradwire.kernels.select import top
 
 
 @dataclass(frozen=True)
@@ -30,23 +29,22 @@ class Chunks:
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         """The mean of the rows over the workers on the chunks that are kept, and each worker's part."""
         numel = x.shape[1]
-        kept, scale = yield from self._agree(square_sum(x, self.chunk), ctx)
-        mine = to_half(rows.blocks(x, self.chunk)[:, kept] * scale)
-        own = self._place(from_half(mine) / scale, kept, numel) if ctx.wants_own else None
+        agreed = yield from self._agree(square_sum(x, self.chunk), ctx)
+        mine = to_half(rows.blocks(x, self.chunk)[:, agreed.kept] * agreed.scale)
+        own = self._place(from_half(mine) / agreed.scale, agreed.kept, numel) if ctx.wants_own else None
         total = yield Sum(mine)
-        return self._place(from_half(total) / (scale * ctx.workers), kept, numel), own
+        return self._place(from_half(total) / agreed.total, agreed.kept, numel), own
 
     def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         """The same from one window to another, both `in_one_pass`."""
-        kept, scale = yield from self._agree(square_sum_from(source, feedback, self.chunk), ctx)
-        total = yield Sum(chunks.take_from(source, feedback, kept, self.chunk, scale))
-        return chunks.put_to(total, kept, self.chunk, scale * ctx.workers, target)
+        agreed = yield from self._agree(square_sum_from(source, feedback, self.chunk), ctx)
+        total = yield Sum(chunks.take_from(source, feedback, agreed, self.chunk))
+        return chunks.put_to(total, agreed, self.chunk, target)
 
-    def _agree(self, energies: Tensor, ctx: Context) -> Program[tuple[Tensor, Tensor]]:
-        """The chunks to keep, ascending, and the factor that brings values into the range of half precision."""
+    def _agree(self, energies: Tensor, ctx: Context) -> Program[chunks.Agreed]:
+        """The chunks to keep, and the factor that brings values into the range of half precision."""
         energy = yield Sum(energies.to(torch.bfloat16))
-        kept = top(energy.float(), self.kept)[0]  # NaN counts as largest; among equals the lower index is taken
-        return kept, _power_of_two(energy.float().amax()) / ctx.workers
+        return chunks.agree(energy, self.kept, ctx.workers)
 
     def in_one_pass(self, source: Window, target: Window, feedback: Feedback | None) -> bool:
         """Whether kernels can treat chunks of these windows."""
@@ -57,9 +55,3 @@ class Chunks:
         out = values.new_zeros((len(values), -(-numel // self.chunk), self.chunk))
         out[:, kept] = values
         return out.view(len(values), -1)[:, :numel]
-
-
-def _power_of_two(energy: Tensor) -> Tensor:
-    """2^e such that sqrt(energy)·2^e lies in [2¹², 2¹⁴): any element of such a chunk fits half precision."""
-    exponent = 13 - torch.where(energy > 0, energy, 1.0).log2().mul(0.5).floor()
-    return torch.exp2(exponent.clamp(-100, 100))

@@ -19,14 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from gradwire.codecs.sparsification._sparse_payload import kept
-from gradwire.codecs.sparsification._supports import any_index
 from gradwire.codecs.sparsification.randomk import RandomK
 from gradwire.core.codec import register
 from gradwire.core.random import Random
+from gradwire.kernels.support import Support
 
 
 @register
@@ -51,6 +48,5 @@ class RandomBlock(RandomK):
         "randomblock(ratio=1)",
     )
 
-    def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
-        start = any_index(rng.common("start"), numel, device)
-        return (start + torch.arange(kept(self.ratio, numel), device=device)) % numel
+    def support(self, numel: int, rng: Random) -> Support:
+        return Support(kept(self.ratio, numel), rng.common("start"))

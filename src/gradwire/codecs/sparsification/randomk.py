@@ -18,15 +18,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gradwire.codecs._parameters import checked
 from gradwire.codecs.sparsification._sparse_payload import kept
-from gradwire.codecs.sparsification._supports import random_support
-from gradwire.core.codec import Codec, Combine, Traits, register
+from gradwire.core.codec import Codec, Combine, Flag, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels.support import Support, put_to, take_from
+from gradwire.kernels.window import one_launch
 
 
 @register
@@ -64,17 +65,31 @@ class RandomK(Codec):
         return Traits(combine=Combine.SUM, memory="error_feedback", delta=self.ratio, sparse=True, shards=False)
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
-        values = x[:, self._support(x.shape[1], rng, x.device)]
+        values = x[:, self.support(x.shape[1], rng).indices(x.shape[1], x.device)]
         return Payload(values * (x.shape[1] / values.shape[1]) if self.unbiased else values)
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         out = payload.data.new_zeros((payload.rows, numel))
-        out[:, self._support(numel, rng, out.device)] = payload.data
+        out[:, self.support(numel, rng).indices(numel, out.device)] = payload.data
         return out
+
+    def encode_part(
+        self, source: Window, feedback: Feedback | None, share: float, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if not one_launch(source, feedback):
+            return super().encode_part(source, feedback, share, rng, factor)
+        support = self.support(source.numel, rng)
+        gain = source.numel / support.k if self.unbiased else 1.0
+        return Payload(take_from(source, feedback, support, share, gain, factor / share))
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if payload.rows != 1 or shard != target.numel or not one_launch(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        return put_to(payload.data, self.support(shard, rng), target, factor)
 
     def payload_bytes(self, numel: int) -> int:
         return 4 * kept(self.ratio, numel)
 
-    def _support(self, numel: int, rng: Random, device: torch.device) -> Tensor:
+    def support(self, numel: int, rng: Random) -> Support:
         """The k indices of this step."""
-        return random_support(rng.common("support"), rng.common("turn"), kept(self.ratio, numel), numel, device)
+        return Support(kept(self.ratio, numel), rng.common("turn"), rng.common("support"))

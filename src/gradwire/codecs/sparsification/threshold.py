@@ -28,10 +28,11 @@ from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
+from gradwire.kernels.above import take_from
 from gradwire.kernels.indices import index_bytes
 from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import above_from
-from gradwire.kernels.window import one_pass
+from gradwire.kernels.window import one_launch, one_pass
 
 
 @register
@@ -80,11 +81,14 @@ class Threshold(RowByRow):
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if self.capacity is not None or not one_pass(source, feedback):
+        if self.capacity is not None or not one_pass(source, feedback, on_gpu=lambda: True):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        chosen = above_from(source, feedback, shards, shard, self.value)
-        flat = ((values[0], where[0]) for values, where in chosen)
-        settle(feedback, flat, shards, shard, self.value_bits, factor)
+        if one_launch(source, feedback):
+            chosen = take_from(source, feedback, shards, shard, self.value, self.value_bits, factor)
+        else:
+            chosen = above_from(source, feedback, shards, shard, self.value)
+            flat = ((values[0], where[0]) for values, where in chosen)
+            settle(feedback, flat, shards, shard, self.value_bits, factor)
         return ragged([write_counted(*one, shard, self.value_bits) for one in chosen])
 
     def payload_bytes(self, numel: int) -> int:

@@ -5,6 +5,8 @@ A tile is (rows, columns): a block a row, of which the first `block` columns cou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -12,15 +14,20 @@ from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of
+from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
 
-TILE = 4096  # elements of a program
+TILE = 1024  # elements of a program, if a block is no longer; a thread holds few, so that many threads run
 LARGEST = 8192  # elements of a block that a program can hold
 
 
 def columns_of(block: int) -> int:
     """Columns of a tile of such blocks."""
     return max(8, int(triton.next_power_of_2(block)))
+
+
+def warps_of(shape: Sequence[int]) -> int:
+    """Of a program for a tile of the form (block, rows, columns, …)."""
+    return max(4, min(16, shape[1] * shape[2] // 256))
 
 
 def blocks_in_tile(block: int, numel: int) -> int:
@@ -57,10 +64,10 @@ def _square_sums(place, memory, sums, stride, block: tl.constexpr, rows: tl.cons
     columns: tl.constexpr = shape[0]
     worker, shard, tile, _ = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], block, rows, columns)
-    at, inside = places(place, worker, shard, tile, element, block * rows)
-    inside = inside & live
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, element, inside)
-    keep(a, memory, worker, element, inside)
+    a, inside = take(place, worker, shard, tile, element, live, block * rows)
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
+    keep(a, memory, worker, position, inside)
     found = folded(tl.where(live, a * a, 0.0), rows, columns, shape[1])
     tl.store(sums + worker.to(tl.int64) * stride + blocks, found, mask=blocks * block < place[4])
 
@@ -74,7 +81,8 @@ def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Te
     numel, device, columns = source.numel, source.buffer.device, columns_of(block)
     rows = blocks_in_tile(block, numel)
     sums = torch.empty((source.rows, -(-numel // block)), device=device)
-    place, shape = place_of(source, 1, numel, rows * block), (columns, columns.bit_length() - 1)
+    place, shape = place_of(source, 1, numel, block, rows), (columns, columns.bit_length() - 1)
     args = place, memory_of(feedback), sums, sums.stride(0)
-    launch(_square_sums, source.rows * place.tiles, device, *args, block=block, rows=rows, shape=shape)
+    warps = warps_of((block, rows, columns))
+    launch(_square_sums, source.rows * place.tiles, device, *args, warps=warps, block=block, rows=rows, shape=shape)
     return sums

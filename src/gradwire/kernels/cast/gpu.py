@@ -11,27 +11,28 @@ from gradwire.core.window import Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.blockwise.gpu import block_tile
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import fits, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import both, fits, place_of, position_of, put_checked, stride_of, take, tile_of
 
-TILE = 4096
+TILE = 1024
 
 
 @triton.jit
 def _half_from(place, share, out, stride, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     _, element, live = block_tile(tile, place[4], size, 1, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    x = tl.load(at, mask=inside & live, other=0.0).to(tl.float32) * share
-    tl.store(out + worker.to(tl.int64) * stride + element, x.to(tl.float16), mask=inside & live)
+    x, inside = take(place, worker, shard, tile, element, live, size)
+    at = out + worker.to(tl.int64) * stride + position_of(place, shard, element)
+    tl.store(at, (x.to(tl.float32) * share).to(tl.float16), mask=inside)
 
 
 @triton.jit
 def _half_to(half, place, flag, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     _, element, live = block_tile(tile, place[4], size, 1, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    x = tl.load(half + element, mask=inside & live, other=0.0).to(tl.float32)
-    write(x, at, inside & live, flag)
+    position = position_of(place, shard, element)
+    live = both(position < place[2], live, place)
+    x = tl.load(half + position, mask=live, other=0.0).to(tl.float32)
+    put_checked(x, place, worker, shard, tile, element, live, flag, size)
 
 
 def _rows_lie_together(source: Window, share: float, out: Tensor) -> bool:
@@ -41,7 +42,7 @@ def _rows_lie_together(source: Window, share: float, out: Tensor) -> bool:
 @only(_rows_lie_together)
 def half_from(source: Window, share: float, out: Tensor) -> None:
     place = place_of(source, 1, source.numel, TILE)
-    args = place, share, out, out.stride(0)
+    args = place, share, out, stride_of(out)
     launch(_half_from, source.rows * place.tiles, out.device, *args, size=TILE)
 
 

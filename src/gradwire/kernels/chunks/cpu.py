@@ -9,32 +9,33 @@ from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels import scatter, select
 from gradwire.kernels.backend import only
 from gradwire.kernels.cast import from_half, to_half
+from gradwire.kernels.chunks import Agreed
 
 
 def _plain(window: Window, *rest: object) -> bool:
     return window.buffer.dtype == torch.float32 and window.numel > 0
 
 
-def _targets_plain(values: Tensor, kept: Tensor, chunk: int, scale: Tensor, target: Window) -> bool:
+def _targets_plain(values: Tensor, agreed: Agreed, chunk: int, target: Window) -> bool:
     return _plain(target)
 
 
 @only(_plain)
-def take_from(source: Window, feedback: Feedback | None, kept: Tensor, chunk: int, scale: Tensor) -> Tensor:
+def take_from(source: Window, feedback: Feedback | None, agreed: Agreed, chunk: int) -> Tensor:
     numel, x = source.numel, source.read() if feedback is None else feedback.out
-    where, inside = _elements(kept, chunk, numel)
+    where, inside = _elements(agreed.kept, chunk, numel)
     picked = torch.where(inside, x[:, where.clamp(max=numel - 1)], 0.0).view(len(x), -1, chunk)
-    mine = to_half(picked * scale)
+    mine = to_half(picked * agreed.scale)
     if feedback is not None:
-        for row, own in enumerate((from_half(mine) / scale).view(len(x), -1)[:, inside]):
+        for row, own in enumerate((from_half(mine) / agreed.scale).view(len(x), -1)[:, inside]):
             select.settle(feedback, row, 0, where[inside], own)
     return mine
 
 
 @only(_targets_plain)
-def put_to(values: Tensor, kept: Tensor, chunk: int, scale: Tensor, target: Window) -> Flag:
-    where, inside = _elements(kept, chunk, target.numel)
-    found = (from_half(values) / scale).view(-1)[inside]
+def put_to(values: Tensor, agreed: Agreed, chunk: int, target: Window) -> Flag:
+    where, inside = _elements(agreed.kept, chunk, target.numel)
+    found = (from_half(values) / agreed.total).view(-1)[inside]
     scatter.put_to([(found, where[inside])], target.numel, target, 1.0)
     return nonfinite_flag(found)
 

@@ -16,15 +16,25 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
-from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, folded
+from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
+from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, folded, warps_of
 from gradwire.kernels.grid.reference import SMALLEST, Rule, Turn, code_width
 from gradwire.kernels.hadamard.gpu import flipped, transformed
 from gradwire.kernels.hadamard.reference import root_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import half, keys_of
 from gradwire.kernels.trits.gpu import load_trits, pack_to
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import (
+    compensated,
+    divided,
+    keep,
+    memory_of,
+    place_of,
+    position_of,
+    put_checked,
+    take,
+    tile_of,
+)
 
 
 class Payload(NamedTuple):
@@ -34,6 +44,7 @@ class Payload(NamedTuple):
     stride: int
     start: int  # of the codes in a row
     size: int  # bytes of the codes
+    words: int | None  # see `bitpack.gpu`
     codes: Tensor | None  # of trits, (rows, numel), before they are packed: their bytes do not end with blocks
 
 
@@ -102,7 +113,7 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
     columns: tl.constexpr = shape[2]
     low: tl.constexpr = shape[4]
     high: tl.constexpr = shape[5]
-    data, stride, start, size, codes = payload
+    data, stride, start, size, words, codes = payload
     keys, offsets = noise
     data += row.to(tl.int64) * stride
     first = shift + tl.min(tl.min(element, 1), 0)
@@ -111,7 +122,7 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
     one = tl.full((rows,), 1.0, tl.float32)
     inverse = tl.div_rn(one, scale) * high
     step = tl.div_rn(scale, one * high)
-    store_float(data, blocks, scale, blocks * block < numel)
+    store_float(data, blocks, scale, blocks * block < numel, words)
     y = x * inverse[:, None]
     if keys is None:
         code = tl.floor(tl.abs(y) + 0.5)
@@ -122,7 +133,7 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
     code = tl.where(code < -low, -low, tl.where(code > high, high, code)) + low
     code = tl.where(live & (y == y), code, 0.0)
     if codes is None:
-        store_codes(data + start, code.to(tl.int32), blocks, size, block, rows, columns, shape[6])
+        store_codes(data + start, code.to(tl.int32), blocks, size, words, block, rows, columns, shape[6])
     else:
         tl.store(codes + row.to(tl.int64) * numel + element, code.to(tl.uint8), mask=live)
     value = _rotated_back((code - low) * step[:, None], turn, worker, first, shape)
@@ -135,30 +146,29 @@ def _mean(payload, first, senders, blocks, element, live, numel, shape: tl.const
     block: tl.constexpr = shape[0]
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
-    data, stride, start, size, _ = payload
+    data, stride, start, size, words, _ = payload
     data += first.to(tl.int64) * stride
     total = tl.zeros((rows, columns), tl.float32)
     for _ in range(senders):
-        scale = load_float(data, blocks, blocks * block < numel)
+        scale = load_float(data, blocks, blocks * block < numel, words)
         step = tl.div_rn(scale, tl.full((rows,), 1.0, tl.float32) * shape[5])
         if shape[6] == 0:
             code = load_trits(data + start, element, live)
         else:
-            code = load_codes(data + start, blocks, size, block, rows, columns, shape[6])
+            code = load_codes(data + start, blocks, size, words, block, rows, columns, shape[6])
         total += (code - shape[4]).to(tl.float32) * step[:, None]
         data += stride
-    return tl.div_rn(total, tl.zeros_like(total) + senders)
+    return divided(total, senders)
 
 
 @triton.jit
 def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    inside = inside & live
+    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
     shift = shard * place[4]
-    position = shift + element
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shift, payload, row, numbers, shape)
     keep(lost, memory, worker, position, inside)
 
@@ -184,8 +194,7 @@ def _mean_to(payload, senders, turn, place, coded, flag, factor, shape: tl.const
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     mean = _mean(payload, row * senders, senders, blocks, element, live, coded, shape)
     mean = _rotated_back(mean, turn, worker, shard * place[4] + tile * shape[0] * shape[1], shape)
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    write(mean * factor, at, inside & live, flag)
+    put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
 def serves(rule: Rule, turn: Turn | None = None) -> bool:
@@ -213,10 +222,18 @@ def encode_from(
     turn: Turn | None = None,
 ) -> Tensor:
     device, shape, coded = source.buffer.device, _shape(rule, shard, turn), _coded(shard, turn)
-    place = place_of(source, shards, shard, shape[0] * shape[1])
+    place = place_of(source, shards, shard, shape[0], shape[1])
     payload, turned = _room(rule, source.rows * shards, coded, device), _turned(turn, source.rows, device)
     args = place, memory_of(feedback), keys_of(noise, source.rows, device), turned, payload, coded
-    launch(_encode_from, source.rows * shards * place.tiles, device, *args, _numbers(rule, factor), shape=shape)
+    launch(
+        _encode_from,
+        source.rows * shards * place.tiles,
+        device,
+        *args,
+        _numbers(rule, factor),
+        shape=shape,
+        warps=warps_of(shape),
+    )
     return _packed(payload)
 
 
@@ -230,10 +247,10 @@ def combine_to(data: Tensor, rule: Rule, target: Window, factor: float, turn: Tu
 
 def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, factor: float, turn: Turn | None) -> Flag:
     device, shape, groups = target.buffer.device, _shape(rule, shard, turn), data.shape[0] // senders
-    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
+    place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     coded = _coded(shard, turn)
     args = _given(data, rule, coded), senders, _turned(turn, 1, device), place, coded, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return flag
 
 
@@ -259,7 +276,16 @@ def reduce_and_encode(
     turns = [_turned(turn, groups, device) for turn in (up, down)]
     received = _given(data, rule, coded), data.shape[0] // groups, turns[0]
     args = memory_of(feedback), keys_of(noise, groups, device), turns[1], payload, numel, coded, tiles
-    launch(_reduce_and_encode, groups * tiles, device, *received, *args, _numbers(rule, factor), shape=shape)
+    launch(
+        _reduce_and_encode,
+        groups * tiles,
+        device,
+        *received,
+        *args,
+        _numbers(rule, factor),
+        shape=shape,
+        warps=warps_of(shape),
+    )
     return _packed(payload)
 
 
@@ -278,11 +304,12 @@ def _room(rule: Rule, rows: int, numel: int, device: torch.device) -> Payload:
     start, size = 4 * -(-numel // rule.block), rule.code_bytes(numel)
     data = torch.empty((rows, start + size), dtype=torch.uint8, device=device)
     codes = torch.empty((rows, numel), dtype=torch.uint8, device=device) if rule.trits else None
-    return Payload(data, data.stride(0), start, size, codes)
+    return Payload(data, data.stride(0), start, size, words_of(data, size), codes)
 
 
 def _given(data: Tensor, rule: Rule, numel: int) -> Payload:
-    return Payload(data, data.stride(0), 4 * -(-numel // rule.block), rule.code_bytes(numel), None)
+    size = rule.code_bytes(numel)
+    return Payload(data, data.stride(0), 4 * -(-numel // rule.block), size, words_of(data, size), None)
 
 
 def _packed(payload: Payload) -> Tensor:

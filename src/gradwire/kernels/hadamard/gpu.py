@@ -24,4 +24,4 @@ def flipped(x, key, first, rows: tl.constexpr, columns: tl.constexpr):
     words: tl.constexpr = rows * columns // 32
     drawn = word(key, (first >> 5) + tl.arange(0, words))
     coins = (drawn[:, None] >> tl.arange(0, 32)[None, :].to(tl.uint32)) & 1
-    return tl.where(tl.reshape(coins, (rows, columns)) != 0, -x, x)
+    return tl.where(tl.reshape(coins, (rows, columns)) != 0, x * -1.0, x)  # older Tritons take -x for 0 - x

@@ -17,12 +17,22 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
-from gradwire.kernels.bitpack.gpu import load_float, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of
+from gradwire.kernels.bitpack.gpu import bytes_at, load_float, store_float
+from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, warps_of
 from gradwire.kernels.fused import rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.lookup.reference import Shares
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import (
+    compensated,
+    divided,
+    keep,
+    memory_of,
+    place_of,
+    position_of,
+    put_checked,
+    take,
+    tile_of,
+)
 
 SHIFT = tl.constexpr(16)  # of a pattern: what is left begins it
 STOP = 0x7FFFFFFF  # no pattern of a magnitude is above
@@ -53,45 +63,46 @@ def _nearest(a, scale, tables, steps: tl.constexpr):
 @triton.jit
 def _encoded(a, live, blocks, element, numel, tables, out, row, factor, shape: tl.constexpr):
     """Scales and codes of the tile `a`, to a row of the payload; returns what is lost."""
-    data = out[0] + row.to(tl.int64) * out[1]
+    data, words = out[0] + row.to(tl.int64) * out[1], out[3]
     largest = abs_max(a)
-    store_float(data, blocks, largest, blocks * shape[0] < numel)
+    store_float(data, blocks, largest, blocks * shape[0] < numel, words)
     code = _nearest(a, tl.where(largest > 0, largest, 1.0), tables, shape[3])
-    tl.store(data + (numel + shape[0] - 1) // shape[0] * 4 + element, code.to(tl.uint8), mask=live)
+    at, there = bytes_at(data + (numel + shape[0] - 1) // shape[0] * 4, element, live, words)
+    tl.store(at, code.to(tl.uint8), mask=there)
     return a - tl.load(tables[0] + code) * largest[:, None] * factor
 
 
 @triton.jit
-def _row(data, blocks, element, live, numel, tables, shape: tl.constexpr):
+def _row(data, words, blocks, element, live, numel, tables, shape: tl.constexpr):
     """The values of a tile of a row."""
-    scale = load_float(data, blocks, blocks * shape[0] < numel)
-    code = tl.load(data + (numel + shape[0] - 1) // shape[0] * 4 + element, mask=live, other=0).to(tl.int32)
+    scale = load_float(data, blocks, blocks * shape[0] < numel, words)
+    at, there = bytes_at(data + (numel + shape[0] - 1) // shape[0] * 4, element, live, words)
+    code = tl.load(at, mask=there, other=0).to(tl.int32)
     return tl.load(tables[0] + code) * scale[:, None]
 
 
 @triton.jit
 def _mean(received, group, blocks, element, live, numel, tables, shape: tl.constexpr):
     """The mean of a tile over the rows of a group, first to last; or a row as it is."""
-    data, stride, senders = received
+    data, stride, senders, words = received
     if senders is None:
-        return _row(data + group.to(tl.int64) * stride, blocks, element, live, numel, tables, shape)
+        return _row(data + group.to(tl.int64) * stride, words, blocks, element, live, numel, tables, shape)
     else:
         data += group.to(tl.int64) * senders * stride
         total = tl.zeros_like(element).to(tl.float32)
         for _ in range(senders):
-            total += _row(data, blocks, element, live, numel, tables, shape)
+            total += _row(data, words, blocks, element, live, numel, tables, shape)
             data += stride
-        return tl.div_rn(total, tl.zeros_like(total) + senders)
+        return divided(total, senders)
 
 
 @triton.jit
 def _encode_from(place, memory, tables, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    inside = inside & live
-    position = shard * place[4] + element
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, element, place[4], tables, out, row, factor, shape)
     keep(lost, memory, worker, position, inside)
 
@@ -112,8 +123,7 @@ def _mean_to(received, tables, place, flag, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
     mean = _mean(received, row, blocks, element, live, place[4], tables, shape)
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    write(mean * factor, at, inside & live, flag)
+    put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
 def serves(form: Shares) -> bool:
@@ -130,17 +140,17 @@ def encode_from(
     factor: float,
 ) -> Tensor:
     device, rows, shape = source.buffer.device, source.rows * shards, _shape(form, shard)
-    place, data = place_of(source, shards, shard, shape[0] * shape[1]), _room(form, rows, shard, device)
-    args = place, memory_of(feedback), _tables(form, device), rows_of(data), factor
-    launch(_encode_from, rows * place.tiles, device, *args, shape=shape)
+    place, data = place_of(source, shards, shard, shape[0], shape[1]), _room(form, rows, shard, device)
+    args = place, memory_of(feedback), _tables(form, device), rows_of(data, None, shard, form.block), factor
+    launch(_encode_from, rows * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return data
 
 
 def mean_to(form: Shares, data: Tensor, senders: int | None, shard: int, target: Window, factor: float) -> Flag:
     device, groups, shape = target.buffer.device, data.shape[0] // (senders or 1), _shape(form, shard)
-    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
-    args = rows_of(data, senders), _tables(form, device), place, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
+    place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
+    args = rows_of(data, senders, shard, form.block), _tables(form, device), place, flag, factor
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return flag
 
 
@@ -148,9 +158,17 @@ def reduce_and_encode(
     form: Shares, data: Tensor, numel: int, feedback: Feedback | None, noise: Stream | None, groups: int, factor: float
 ) -> Tensor:
     device, shape, out = data.device, _shape(form, numel), _room(form, groups, numel, data.device)
-    tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups)
-    args = received, memory_of(feedback), _tables(form, device), rows_of(out), numel, tiles, factor
-    launch(_reduce_and_encode, groups * tiles, device, *args, shape=shape)
+    tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups, numel, form.block)
+    args = (
+        received,
+        memory_of(feedback),
+        _tables(form, device),
+        rows_of(out, None, numel, form.block),
+        numel,
+        tiles,
+        factor,
+    )
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
     return out
 
 

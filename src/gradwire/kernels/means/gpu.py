@@ -10,10 +10,20 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded
+from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded, warps_of
 from gradwire.kernels.fused import rows_of
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import (
+    compensated,
+    divided,
+    keep,
+    memory_of,
+    place_of,
+    position_of,
+    put_checked,
+    take,
+    tile_of,
+)
 
 
 @triton.jit
@@ -30,53 +40,52 @@ def _mean_magnitude(a, members, shape: tl.constexpr):
 def _encoded(a, live, blocks, numel, out, row, factor, shape: tl.constexpr):
     """Means and bits of the tile `a`, zero where there is nothing, to a row of the payload; returns what is lost."""
     block: tl.constexpr = shape[0]
-    data, count = out[0] + row.to(tl.int64) * out[1], (numel + block - 1) // block
+    data, count, words = out[0] + row.to(tl.int64) * out[1], (numel + block - 1) // block, out[3]
     positive = a >= 0
     minus = _mean_magnitude(a, live & (a < 0), shape) * -1.0  # a difference from zero would lose its sign
     plus = _mean_magnitude(a, live & positive, shape)
-    store_float(data, blocks, minus, blocks < count)
-    store_float(data, count + blocks, plus, blocks < count)
+    store_float(data, blocks, minus, blocks < count, words)
+    store_float(data, count + blocks, plus, blocks < count, words)
     bits, size = (live & positive).to(tl.int32), (numel + 7) // 8
-    store_codes(data + 8 * count, bits, blocks, size, block, shape[1], shape[2], 1)
+    store_codes(data + 8 * count, bits, blocks, size, words, block, shape[1], shape[2], 1)
     return a - tl.where(positive, plus[:, None], minus[:, None]) * factor
 
 
 @triton.jit
-def _row(data, blocks, numel, shape: tl.constexpr):
+def _row(data, words, blocks, numel, shape: tl.constexpr):
     """The values of a tile of a row."""
     block: tl.constexpr = shape[0]
     count = (numel + block - 1) // block
-    minus = load_float(data, blocks, blocks < count)
-    plus = load_float(data, count + blocks, blocks < count)
-    bits = load_codes(data + 8 * count, blocks, (numel + 7) // 8, block, shape[1], shape[2], 1)
+    minus = load_float(data, blocks, blocks < count, words)
+    plus = load_float(data, count + blocks, blocks < count, words)
+    bits = load_codes(data + 8 * count, blocks, (numel + 7) // 8, words, block, shape[1], shape[2], 1)
     return tl.where(bits != 0, plus[:, None], minus[:, None])
 
 
 @triton.jit
 def _mean(received, group, blocks, numel, shape: tl.constexpr):
     """The mean of a tile over the rows of a group, first to last; or a row as it is."""
-    data, stride, senders = received
+    data, stride, senders, words = received
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
     if senders is None:
-        return _row(data + group.to(tl.int64) * stride, blocks, numel, shape)
+        return _row(data + group.to(tl.int64) * stride, words, blocks, numel, shape)
     else:
         data += group.to(tl.int64) * senders * stride
         total = tl.zeros((rows, columns), tl.float32)
         for _ in range(senders):
-            total += _row(data, blocks, numel, shape)
+            total += _row(data, words, blocks, numel, shape)
             data += stride
-        return tl.div_rn(total, tl.zeros_like(total) + senders)
+        return divided(total, senders)
 
 
 @triton.jit
 def _encode_from(place, memory, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    inside = inside & live
-    position = shard * place[4] + element
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, place[4], out, row, factor, shape)
     keep(lost, memory, worker, position, inside)
 
@@ -97,8 +106,7 @@ def _mean_to(received, place, flag, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
     mean = _mean(received, row, blocks, place[4], shape)
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    write(mean * factor, at, inside & live, flag)
+    put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
 def serves(block: int) -> bool:
@@ -110,16 +118,26 @@ def encode_from(
     block: int, source: Window, feedback: Feedback | None, shards: int, shard: int, noise: Stream | None, factor: float
 ) -> Tensor:
     device, rows, shape = source.buffer.device, source.rows * shards, _shape(block, shard)
-    place, data = place_of(source, shards, shard, shape[0] * shape[1]), _room(block, rows, shard, device)
-    args = place, memory_of(feedback), rows_of(data), factor
-    launch(_encode_from, rows * place.tiles, device, *args, shape=shape)
+    place, data = place_of(source, shards, shard, shape[0], shape[1]), _room(block, rows, shard, device)
+    args = place, memory_of(feedback), rows_of(data, None, -(-shard // 8)), factor
+    launch(_encode_from, rows * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return data
 
 
 def mean_to(block: int, data: Tensor, senders: int | None, shard: int, target: Window, factor: float) -> Flag:
     device, groups, shape = target.buffer.device, data.shape[0] // (senders or 1), _shape(block, shard)
-    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
-    launch(_mean_to, groups * place.tiles, device, rows_of(data, senders), place, flag, factor, shape=shape)
+    place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
+    launch(
+        _mean_to,
+        groups * place.tiles,
+        device,
+        rows_of(data, senders, -(-shard // 8)),
+        place,
+        flag,
+        factor,
+        shape=shape,
+        warps=warps_of(shape),
+    )
     return flag
 
 
@@ -127,9 +145,9 @@ def reduce_and_encode(
     block: int, data: Tensor, numel: int, feedback: Feedback | None, noise: Stream | None, groups: int, factor: float
 ) -> Tensor:
     device, shape, out = data.device, _shape(block, numel), _room(block, groups, numel, data.device)
-    tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups)
-    args = received, memory_of(feedback), rows_of(out), numel, tiles, factor
-    launch(_reduce_and_encode, groups * tiles, device, *args, shape=shape)
+    tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups, -(-numel // 8))
+    args = received, memory_of(feedback), rows_of(out, None, -(-numel // 8)), numel, tiles, factor
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
     return out
 
 

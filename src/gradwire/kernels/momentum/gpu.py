@@ -8,18 +8,18 @@ from torch import Tensor
 
 from gradwire.core.window import Window
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import fits, place_of, places, tile_of
+from gradwire.kernels.window.gpu import fits, place_of, position_of, take, tile_of
 
-TILE = 2048
+TILE = 1024
 
 
 @triton.jit
 def _accumulate(place, old_u, old_v, u, v, scale, scale_at, momentum, nesterov: tl.constexpr, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    row = worker.to(tl.int64) * place[2] + element
+    x, inside = take(place, worker, shard, tile, element, element < place[4], size)
+    x = x.to(tl.float32)
+    row = worker.to(tl.int64) * place[2] + position_of(place, shard, element)
     if scale_at is not None:
         scale = tl.load(scale_at)
     a = x

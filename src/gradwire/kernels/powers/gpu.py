@@ -12,15 +12,25 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
-from gradwire.kernels.bitpack.gpu import load_codes, store_codes
+from gradwire.kernels.bitpack.gpu import bytes_at, load_codes, store_codes
 from gradwire.kernels.blockwise.gpu import block_tile
-from gradwire.kernels.fused import rows_of
+from gradwire.kernels.fused import Rows, rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.powers import reference
 from gradwire.kernels.random.gpu import keys_of, quick_word
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.window.gpu import (
+    compensated,
+    divided,
+    keep,
+    memory_of,
+    place_of,
+    position_of,
+    put_checked,
+    take,
+    tile_of,
+)
 
-TILE = 2048  # elements of a program
+TILE = 1024  # elements of a program
 MANTISSA = tl.constexpr(reference.MANTISSA)
 INFINITE = tl.constexpr(reference.INFINITE)
 NAN = tl.constexpr(reference.NAN)
@@ -44,7 +54,8 @@ def _encoded(a, live, blocks, element, numel, noise, worker, position, out, row,
     """The tile `a`, rounded, to a row of the payload; returns what is lost."""
     size: tl.constexpr = shape[0]
     keys, offsets = noise
-    data = out[0] + row.to(tl.int64) * out[1]
+    data, words = out[0] + row.to(tl.int64) * out[1], out[3]
+    at, there = bytes_at(data, element, live, words)
     pattern = a.to(tl.int32, bitcast=True)
     magnitude, negative = pattern & 0x7FFFFFFF, (pattern < 0).to(tl.int32)
     word = quick_word(tl.load(keys + worker), position.to(tl.int64) + tl.load(offsets + worker))
@@ -52,25 +63,26 @@ def _encoded(a, live, blocks, element, numel, noise, worker, position, out, row,
     if shape[1] == 9:
         code = tl.minimum((magnitude + drawn) >> MANTISSA, 254)
         code = tl.where(magnitude < INFINITE, code, 255)
-        tl.store(data + element, code.to(tl.uint8), mask=live)
+        tl.store(at, code.to(tl.uint8), mask=there)
         signs = tl.where(live, negative, 0)
-        store_codes(data + numel, signs, blocks, (numel + 7) // 8, size, 1, size, 1)
+        store_codes(data + numel, signs, blocks, (numel + 7) // 8, words, size, 1, size, 1)
     else:
         shifted = magnitude - BELOW
         code = tl.minimum((shifted + drawn) >> MANTISSA, 126)
         code = tl.where(shifted < LEAST, 0, code)
         code = tl.where(magnitude < INFINITE, code, 127)
-        tl.store(data + element, (code + 128 * negative).to(tl.uint8), mask=live)
+        tl.store(at, (code + 128 * negative).to(tl.uint8), mask=there)
     return a - _value(code, negative, shape[1]) * factor
 
 
 @triton.jit
-def _row(data, blocks, element, live, numel, shape: tl.constexpr):
+def _row(data, words, blocks, element, live, numel, shape: tl.constexpr):
     """The values of a tile of a row."""
     size: tl.constexpr = shape[0]
-    code = tl.load(data + element, mask=live, other=0).to(tl.int32)
+    at, there = bytes_at(data, element, live, words)
+    code = tl.load(at, mask=there, other=0).to(tl.int32)
     if shape[1] == 9:
-        negative = load_codes(data + numel, blocks, (numel + 7) // 8, size, 1, size, 1)
+        negative = load_codes(data + numel, blocks, (numel + 7) // 8, words, size, 1, size, 1)
         return _value(code, negative, 9)
     else:
         return _value(code & 127, code >> 7, 8)
@@ -79,27 +91,26 @@ def _row(data, blocks, element, live, numel, shape: tl.constexpr):
 @triton.jit
 def _mean(received, group, blocks, element, live, numel, shape: tl.constexpr):
     """The mean of a tile over the rows of a group, first to last; or a row as it is."""
-    data, stride, senders = received
+    data, stride, senders, words = received
     if senders is None:
         data += group.to(tl.int64) * stride
-        return _row(data, blocks, element, live, numel, shape)
+        return _row(data, words, blocks, element, live, numel, shape)
     else:
         data += group.to(tl.int64) * senders * stride
         total = tl.zeros_like(element).to(tl.float32)
         for _ in range(senders):
-            total += _row(data, blocks, element, live, numel, shape)
+            total += _row(data, words, blocks, element, live, numel, shape)
             data += stride
-        return tl.div_rn(total, tl.zeros_like(total) + senders)
+        return divided(total, senders)
 
 
 @triton.jit
 def _encode_from(place, memory, noise, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], 1, shape[0])
-    at, inside = places(place, worker, shard, tile, element, shape[0])
-    inside = inside & live
-    position = shard * place[4] + element
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    a, inside = take(place, worker, shard, tile, element, live, shape[0])
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, element, place[4], noise, worker, position, out, row, factor, shape)
     keep(lost, memory, worker, position, inside)
 
@@ -120,8 +131,7 @@ def _mean_to(received, place, flag, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], 1, shape[0])
     mean = _mean(received, row, blocks, element, live, place[4], shape)
-    at, inside = places(place, worker, shard, tile, element, shape[0])
-    write(mean * factor, at, inside & live, flag)
+    put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0])
 
 
 def serves(bits: int) -> bool:
@@ -133,7 +143,7 @@ def encode_from(
 ) -> Tensor:
     device, rows = source.buffer.device, source.rows * shards
     place, data = place_of(source, shards, shard, TILE), _room(bits, rows, shard, device)
-    args = place, memory_of(feedback), keys_of(noise, source.rows, device), rows_of(data), factor
+    args = place, memory_of(feedback), keys_of(noise, source.rows, device), _rows(data, None, bits, shard), factor
     launch(_encode_from, rows * place.tiles, device, *args, shape=(TILE, bits))
     return data
 
@@ -141,7 +151,7 @@ def encode_from(
 def mean_to(bits: int, data: Tensor, senders: int | None, shard: int, target: Window, factor: float) -> Flag:
     device, groups = target.buffer.device, data.shape[0] // (senders or 1)
     place, flag = place_of(target, groups, shard, TILE), torch.zeros((), device=device)
-    args = rows_of(data, senders), place, flag, factor
+    args = _rows(data, senders, bits, shard), place, flag, factor
     launch(_mean_to, groups * place.tiles, device, *args, shape=(TILE, bits))
     return flag
 
@@ -151,9 +161,21 @@ def reduce_and_encode(
 ) -> Tensor:
     device, tiles, out = data.device, triton.cdiv(numel, TILE), _room(bits, groups, numel, data.device)
     memory, keys = memory_of(feedback), keys_of(noise, groups, device)
-    args = rows_of(data, data.shape[0] // groups), memory, keys, rows_of(out), numel, tiles, factor
+    args = (
+        _rows(data, data.shape[0] // groups, bits, numel),
+        memory,
+        keys,
+        _rows(out, None, bits, numel),
+        numel,
+        tiles,
+        factor,
+    )
     launch(_reduce_and_encode, groups * tiles, device, *args, shape=(TILE, bits))
     return out
+
+
+def _rows(data: Tensor, senders: int | None, bits: int, numel: int) -> Rows:
+    return rows_of(data, senders, numel, *([-(-numel // 8)] if bits == 9 else []))
 
 
 def _room(bits: int, rows: int, numel: int, device: torch.device) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.kernels.launch import launch
+from gradwire.kernels.recording import key_numbers, recording
 
 BLOCK = 512
 
@@ -69,8 +70,9 @@ def keys_of(stream: Stream | None, rows: int, device: torch.device) -> tuple[Ten
     if stream is None:
         return None, None
     assert stream.parts == rows, f"a key for each of {rows} rows"
-    signed = [key - (key >> 63 << 64) for key in stream.keys]
-    numbers = torch.tensor([*signed, *stream.offsets], dtype=torch.int64)
+    if (record := recording()) is not None:
+        return record.keys(stream)
+    numbers = torch.tensor(key_numbers(stream))
     if device.type == "cuda":
         numbers = numbers.pin_memory().to(device, non_blocking=True)
     return numbers, numbers[rows:]

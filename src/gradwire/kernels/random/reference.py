@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwire.core.random import Stream
 from gradwire.kernels.backend import draws
+from gradwire.kernels.recording import once
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -42,6 +43,7 @@ def _by_part(
     draw: Callable[[int, int, int, torch.device], Tensor], stream: Stream, shape: Sequence[int], device: torch.device
 ) -> Tensor:
     """What each key of the stream gives for its part of the elements; what several have alike is drawn once."""
+    once("random numbers are drawn by keys that the host knows")
     numel = math.prod(shape)
     known: dict[tuple[int, int], Tensor] = {}
     for part, key, offset in stream.each(numel):

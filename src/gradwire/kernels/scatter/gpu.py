@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwire.core.window import Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import MOST, divided, place_of, places, put, put_checked, tile_of, write
+from gradwire.kernels.window.gpu import MOST, Place, divided, place_of, places, put, put_checked, tile_of, write
 
 TILE = 2048  # elements of a program
 CHUNK = 128  # entries that are added at a time
@@ -30,26 +30,27 @@ class Entries(NamedTuple):
     values: Tensor
     where: Tensor
     k: int
-    edges: Tensor  # the first entry of each tile, and the number of all
+    edges: Tensor  # the first entry of each tile, and the number of those inside the row
 
 
 @triton.jit
-def _edges(entries, tiles, steps, programs, tile: tl.constexpr, size: tl.constexpr):
-    """How many indices of a row lie below the first element of each tile."""
+def _edges(entries, length, tiles, steps, programs, tile: tl.constexpr, size: tl.constexpr):
+    """How many indices of a row lie below the first element of each tile; and how many in the row at all."""
     _, where, k, edges = entries
     row = (tl.program_id(0) // programs).to(tl.int64)
     i = tl.program_id(0) % programs * size + tl.arange(0, size)
     there = i <= tiles
     where += row * k
+    bound = tl.minimum(i.to(tl.int64) * tile, length)
     low = tl.zeros_like(i)
     high = low + k
     for _ in range(steps):
         middle = (low + high) // 2
         still = there & (low < high)
-        below = tl.load(where + middle, mask=still, other=0) < i.to(tl.int64) * tile
+        below = tl.load(where + middle, mask=still, other=0) < bound
         low = tl.where(still & below, middle + 1, low)
         high = tl.where(still & (below == 0), middle, high)
-    tl.store(edges + row * (tiles + 1) + i, tl.where(i == tiles, k, low), mask=there)
+    tl.store(edges + row * (tiles + 1) + i, low, mask=there)
 
 
 @triton.jit
@@ -139,7 +140,7 @@ def _mean_to(
 def put_rows_to(values: Tensor, indices: Tensor, shard: int, target: Window, factor: float) -> Flag:
     device, rows = target.buffer.device, values.shape[0]
     place, flag = place_of(target, rows, shard, TILE), torch.zeros((), device=device)
-    entries = _found(values, indices, place.tiles)
+    entries = _found(values, indices, place)
     launch(_put_to, rows * place.tiles, device, entries, place, flag, factor, size=TILE, chunk=CHUNK)
     return flag
 
@@ -164,7 +165,7 @@ def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> F
 def _mean(values: Tensor, indices: Tensor, target: Window, factor: float, flag: Flag | None) -> None:
     device, numel, groups = target.buffer.device, target.numel, target.rows
     place = place_of(target, 1, numel, TILE)
-    entries = _found(values, indices, place.tiles)
+    entries = _found(values, indices, place)
     here = target.buffer.dtype == torch.float32 and len(target.spans) == 1 and target.buffer.is_contiguous()
     sums = target.buffer if here and target.buffer.shape[1] == numel else torch.empty((groups, numel), device=device)
     senders = values.shape[0] // groups
@@ -173,10 +174,12 @@ def _mean(values: Tensor, indices: Tensor, target: Window, factor: float, flag: 
     launch(_mean_to, groups * place.tiles, device, *args, size=TILE, chunk=CHUNK // 2, together=together)
 
 
-def _found(values: Tensor, indices: Tensor, tiles: int) -> Entries:
-    (rows, k), device = values.shape, values.device
+def _found(values: Tensor, indices: Tensor, place: Place) -> Entries:
+    (rows, k), device, tiles = values.shape, values.device, place.tiles
     edges = torch.empty((rows, tiles + 1), dtype=torch.int32, device=device)
     entries = Entries(values.contiguous(), indices.contiguous(), k, edges)
     programs = triton.cdiv(tiles + 1, EDGES)
-    launch(_edges, rows * programs, device, entries, tiles, k.bit_length(), programs, tile=TILE, size=EDGES)
+    launch(
+        _edges, rows * programs, device, entries, place.shard, tiles, k.bit_length(), programs, tile=TILE, size=EDGES
+    )
     return entries

@@ -15,13 +15,24 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
-from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded
+from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
+from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded, warps_of
 from gradwire.kernels.launch import launch
-from gradwire.kernels.random.gpu import block_words, keys_of, word
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, places, tile_of, write
+from gradwire.kernels.random.gpu import keys_of, word
+from gradwire.kernels.window.gpu import (
+    compensated,
+    divided,
+    keep,
+    memory_of,
+    place_of,
+    position_of,
+    put,
+    put_checked,
+    take,
+    tile_of,
+)
 
-TILE = 4096  # elements of a program that knows no blocks
+TILE = 1024  # elements of a program that knows no blocks
 BYTES = 1024  # of a program that counts votes
 
 
@@ -32,55 +43,55 @@ class Payload(NamedTuple):
     stride: int
     start: int  # of the bits in a row
     size: int  # bytes of the bits
+    words: int | None  # see `bitpack.gpu`
 
 
 @triton.jit
 def _encoded(a, live, blocks, numel, payload, row, factor, shape: tl.constexpr):
     """The mean magnitude of each block and the signs of a tile, to a row of the payload; returns what is lost."""
-    data, stride, start, size = payload
+    data, stride, start, size, words = payload
     data += row.to(tl.int64) * stride
     count = tl.minimum(numel - blocks * shape[0], shape[0])
     scale = folded(tl.where(live, tl.abs(a), 0.0), shape[1], shape[2], shape[3])
     scale = tl.div_rn(scale, tl.where(count < 1, 1, count).to(tl.float32))
-    store_float(data, blocks, scale, count > 0)
+    store_float(data, blocks, scale, count > 0, words)
     positive = a >= 0
-    store_codes(data + start, (live & positive).to(tl.int32), blocks, size, shape[0], shape[1], shape[2], 1)
+    store_codes(data + start, (live & positive).to(tl.int32), blocks, size, words, shape[0], shape[1], shape[2], 1)
     return a - tl.where(positive, scale[:, None], scale[:, None] * -1.0) * factor
 
 
 @triton.jit
-def _values(data, start, size, blocks, numel, shape: tl.constexpr):
+def _values(data, start, size, words, blocks, numel, shape: tl.constexpr):
     """What a tile of a row stands for."""
-    scale = load_float(data, blocks, blocks * shape[0] < numel)
-    bits = load_codes(data + start, blocks, size, shape[0], shape[1], shape[2], 1)
+    scale = load_float(data, blocks, blocks * shape[0] < numel, words)
+    bits = load_codes(data + start, blocks, size, words, shape[0], shape[1], shape[2], 1)
     return tl.where(bits != 0, scale[:, None], scale[:, None] * -1.0)  # older Tritons take -x for 0 - x
 
 
 @triton.jit
 def _mean(payload, first, senders, blocks, numel, shape: tl.constexpr):
     """The mean of a tile over `senders` rows of a payload, first to last; None: one row as it is."""
-    data, stride, start, size = payload
+    data, stride, start, size, words = payload
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
     if senders is None:
-        return _values(data + first.to(tl.int64) * stride, start, size, blocks, numel, shape)
+        return _values(data + first.to(tl.int64) * stride, start, size, words, blocks, numel, shape)
     else:
         data += first.to(tl.int64) * senders * stride
         total = tl.zeros((rows, columns), tl.float32)
         for _ in range(senders):
-            total += _values(data, start, size, blocks, numel, shape)
+            total += _values(data, start, size, words, blocks, numel, shape)
             data += stride
-        return tl.div_rn(total, tl.zeros_like(total) + senders)
+        return divided(total, senders)
 
 
 @triton.jit
 def _encode_scaled_from(place, memory, payload, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    inside = inside & live
-    position = shard * place[4] + element
-    a = compensated(tl.load(at, mask=inside, other=0.0).to(tl.float32), memory, worker, position, inside)
+    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, place[4], payload, row, factor, shape)
     keep(lost, memory, worker, position, inside)
 
@@ -101,43 +112,40 @@ def _mean_to(payload, senders, place, flag, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
     mean = _mean(payload, row, senders, blocks, place[4], shape)
-    at, inside = places(place, worker, shard, tile, element, shape[0] * shape[1])
-    write(mean * factor, at, inside & live, flag)
+    put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
 @triton.jit
-def _encode_or_toss_from(place, noise, bits, stride, bad, size: tl.constexpr):
+def _encode_or_toss_from(place, noise, bits, stride, words, bad, size: tl.constexpr):
     """Signs, by a coin for zeros; `bad` becomes true for rows that are not finite."""
     keys, offsets = noise
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    a = tl.load(at, mask=inside & live, other=0.0).to(tl.float32)
+    a, _ = take(place, worker, shard, tile, element, live, size)
+    a = a.to(tl.float32)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
-    if tl.max(tl.max(zero.to(tl.int32), 1), 0) > 0:  # seldom, and dear
+    if tl.max(zero.to(tl.int32)) > 0:  # seldom, and dear
         coin_at = (shard * place[4] + element).to(tl.int64) + tl.load(offsets + worker)
         coin = (word(tl.load(keys + worker), coin_at >> 5) >> (coin_at & 31).to(tl.uint32)) & 1
         positive = tl.where(zero, coin.to(tl.int32), positive)
     to = row.to(tl.int64)
-    store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (place[4] + 7) // 8, size, 1, size, 1)
-    wrong = tl.max(tl.max((a * 0 != 0).to(tl.int32), 1), 0)
+    store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
+    wrong = tl.max((a * 0 != 0).to(tl.int32))
     tl.store(bad + to, 1, mask=wrong > 0)
 
 
 @triton.jit
-def _decode_to(bits, stride, minus, plus, scales, block, place, factor, size: tl.constexpr):
+def _decode_to(bits, stride, words, minus, plus, scales, block, place, factor, size: tl.constexpr):
     """Two-valued rows, shards of one vector, to where they belong."""
     worker, shard, tile, row = tile_of(place)
     to = row.to(tl.int64)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
-    code = load_codes(bits + to * stride, blocks, (place[4] + 7) // 8, size, 1, size, 1)
+    code = load_codes(bits + to * stride, blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
     scale = to * scales + element // block
     high = tl.load(plus + scale, mask=live, other=0.0)
     low = tl.load(minus + scale, mask=live, other=0.0)
-    at, inside = places(place, worker, shard, tile, element, size)
-    value = tl.where(code != 0, high, low) * factor
-    tl.store(at, value.to(at.dtype.element_ty), mask=inside & live)
+    put(tl.where(code != 0, high, low) * factor, place, worker, shard, tile, element, live, size)
 
 
 @triton.jit
@@ -156,6 +164,21 @@ def _vote(data, stride, voters, ties, ties_stride, out, numel, tiles, size: tl.c
     tl.store(out + group * numel + byte, tl.sum(won << bit, 1).to(tl.uint8), mask=inside)
 
 
+@triton.jit
+def _toss(noise, out, numel, tiles, size: tl.constexpr):
+    """Bit i of word j is coin 32·j + i; none behind the last."""
+    keys, offsets = noise
+    row = tl.program_id(0) // tiles
+    last = (numel + 7) // 8
+    first = tl.program_id(0) % tiles * (size // 4) + tl.arange(0, size // 4)
+    drawn = word(tl.load(keys + row), first + tl.load(offsets + row) // 32)
+    byte = 4 * first[:, None] + tl.arange(0, 4)[None, :]
+    coins = (drawn[:, None] >> (8 * tl.arange(0, 4)[None, :]).to(tl.uint32)) & 255
+    left = tl.minimum(tl.maximum(numel - 8 * byte, 0), 8)
+    coins = coins & ((1 << left) - 1).to(tl.uint32)
+    tl.store(out + row.to(tl.int64) * last + byte, coins.to(tl.uint8), mask=byte < last)
+
+
 def serves(block: int) -> bool:
     """Whether kernels here can treat such blocks: they fill whole bytes, and fit into a program."""
     return block % 8 == 0 and block <= LARGEST
@@ -165,8 +188,18 @@ def encode_scaled_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, block: int, factor: float, owner: str
 ) -> Tensor:
     device, shape, rows = source.buffer.device, _shape(block, shard), source.rows * shards
-    place, payload = place_of(source, shards, shard, shape[0] * shape[1]), _room(rows, block, shard, device)
-    launch(_encode_scaled_from, rows * place.tiles, device, place, memory_of(feedback), payload, factor, shape=shape)
+    place, payload = place_of(source, shards, shard, shape[0], shape[1]), _room(rows, block, shard, device)
+    launch(
+        _encode_scaled_from,
+        rows * place.tiles,
+        device,
+        place,
+        memory_of(feedback),
+        payload,
+        factor,
+        shape=shape,
+        warps=warps_of(shape),
+    )
     return payload.data
 
 
@@ -180,9 +213,9 @@ def combine_scaled_to(data: Tensor, block: int, target: Window, factor: float) -
 
 def _to(data: Tensor, senders: int | None, block: int, shard: int, target: Window, factor: float) -> Flag:
     device, shape, groups = target.buffer.device, _shape(block, shard), data.shape[0] // (senders or 1)
-    place, flag = place_of(target, groups, shard, shape[0] * shape[1]), torch.zeros((), device=device)
+    place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     args = _given(data, block, shard), senders, place, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, shape=shape)
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
     return flag
 
 
@@ -197,7 +230,7 @@ def reduce_and_encode(
     device, shape = data.device, _shape(block, numel)
     tiles, payload = triton.cdiv(numel, shape[0] * shape[1]), _room(groups, block, numel, device)
     args = _given(data, block, numel), data.shape[0] // groups, memory_of(feedback), payload, numel, tiles
-    launch(_reduce_and_encode, groups * tiles, device, *args, shape=shape)
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
     return payload.data
 
 
@@ -207,7 +240,7 @@ def encode_or_toss_from(
     device, rows, place = source.buffer.device, source.rows * shards, place_of(source, shards, shard, TILE)
     bits = torch.empty((rows, -(-shard // 8)), dtype=torch.uint8, device=device)
     bad = torch.zeros((rows, 1), dtype=torch.uint8, device=device)
-    args = place, keys_of(stream, source.rows, device), bits, bits.stride(0), bad
+    args = place, keys_of(stream, source.rows, device), bits, bits.stride(0), words_of(bits, bits.shape[1]), bad
     launch(_encode_or_toss_from, rows * place.tiles, device, *args, size=TILE)
     return bits, bad.view(torch.bool)
 
@@ -215,7 +248,7 @@ def encode_or_toss_from(
 def decode_to(bits: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
     place = place_of(target, bits.shape[0], shard, TILE)
     values = minus.contiguous(), plus.contiguous(), plus.shape[1], block
-    args = bits, bits.stride(0), *values, place, factor
+    args = bits, bits.stride(0), words_of(bits, bits.shape[1]), *values, place, factor
     launch(_decode_to, bits.shape[0] * place.tiles, target.buffer.device, *args, size=TILE)
 
 
@@ -233,14 +266,10 @@ def _whole_words(stream: Stream, numel: int, device: torch.device) -> bool:
 
 @only(_whole_words)
 def tosses(stream: Stream, numel: int, device: torch.device) -> Tensor:
-    pairs, size = list(zip(stream.keys, stream.offsets, strict=True)), -(-numel // 8)
-    known = {pair: block_words(pair[0], pair[1] // 128, -(-numel // 128), device) for pair in pairs}
-    words = torch.stack([known[pair] for pair in pairs])
-    packed = words.to(torch.int32).view(torch.uint8)[:, :size]  # bit i of word j is coin 32·j + i
-    if numel % 8:
-        packed = packed.clone()
-        packed[:, -1] &= (1 << numel % 8) - 1
-    return packed
+    rows, size = stream.parts, -(-numel // 8)
+    out, tiles = torch.empty((rows, size), dtype=torch.uint8, device=device), triton.cdiv(size, BYTES)
+    launch(_toss, rows * tiles, device, keys_of(stream, rows, device), out, numel, tiles, size=BYTES)
+    return out
 
 
 def _room(rows: int, block: int, numel: int, device: torch.device) -> Payload:
@@ -249,7 +278,8 @@ def _room(rows: int, block: int, numel: int, device: torch.device) -> Payload:
 
 
 def _given(data: Tensor, block: int, numel: int) -> Payload:
-    return Payload(data, data.stride(0), 4 * -(-numel // block), -(-numel // 8))
+    size = -(-numel // 8)
+    return Payload(data, data.stride(0), 4 * -(-numel // block), size, words_of(data, size))
 
 
 def _shape(block: int, numel: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ Kernels take their arguments in groups, as tuples: a `Place`, a `Memory`. What i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,8 +22,8 @@ from torch import Tensor
 from gradwire.core.window import Feedback, Spans, Window
 from gradwire.kernels.launch import launch
 
-MOST = 2**31 - 2**24  # elements of a window: kernels count in 32 bits, padding included
-TILE = 2048  # elements of a program that only moves them
+MOST = 2**31 - 2**24  # elements of a row of a buffer: kernels count in 32 bits, padding included
+TILE = 1024  # elements of a program that only moves them
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -38,6 +39,7 @@ class Place(NamedTuple):
     shifts: Tensor  # of each span
     firsts: Tensor | None  # first element of each span, and the number of all; None: there is one span
     spans: Tensor | None  # first span of each tile
+    wide: int | None  # None unless every four neighbours, counted from the first, lie together and aligned
 
 
 class Memory(NamedTuple):
@@ -61,34 +63,128 @@ def tile_of(place):
 
 
 @triton.jit
+def _sum(base, offset, wide, size: tl.constexpr):
+    """`base` + `offset`; where there is `wide`, fours lie together there, from multiples of `size` on.
+
+    The compiler can be told so only of a sum that is made here, not of one that is handed in.
+    """
+    found = base + offset
+    if wide is None:
+        return found
+    elif len(found.shape) == 1:
+        return tl.max_contiguous(tl.multiple_of(found, [size]), [4])
+    else:
+        return tl.max_contiguous(tl.multiple_of(found, [1, size]), [1, 4])
+
+
+@triton.jit
+def both(inside, live, place):
+    """Which elements are in both; of four neighbours all or none, where they lie together."""
+    found = inside & live
+    if place[9] is None:
+        return found
+    elif len(found.shape) == 1:
+        return tl.max_constancy(found, [4])
+    else:
+        return tl.max_constancy(found, [1, 4])
+
+
+@triton.jit
+def position_of(place, shard, element):
+    """Elements of a shard, counted from the first of their worker."""
+    return _sum(element, shard * place[4], place[9], 4)
+
+
+@triton.jit
 def places(place, worker, shard, tile, element, size: tl.constexpr):
-    """Where the elements `element` of a shard lie, tile `tile` of `size` elements; and which there are."""
-    x, stride, numel, _, length, tiles, shifts, firsts, spans = place
+    """Where any elements `element` of tile `tile`, of `size` elements, of a shard lie; and which there are."""
+    x, stride, numel, _, length, _, shifts, firsts, _, _ = place
     position = shard * length + element
     to = x + worker.to(tl.int64) * stride
     if firsts is None:
-        return to + (position.to(tl.int64) + tl.load(shifts)), position < numel
+        return (to + tl.load(shifts)) + position, position < numel
     else:
-        end = tl.minimum(shard * length + tl.minimum((tile + 1) * size, length), numel)
-        shift = tl.zeros_like(position).to(tl.int64)
-        span = tl.load(spans + shard * tiles + tile)
-        first = tl.load(firsts + span)
-        while first < end:
-            shift = tl.where(position >= first, tl.load(shifts + span), shift)
+        span, last, end = _span(place, shard, tile, size)
+        shift = tl.zeros_like(position) + tl.load(shifts + span)
+        while last < end:  # most tiles lie in one span
             span += 1
-            first = tl.load(firsts + span)
+            shift = tl.where(position >= last, tl.load(shifts + span), shift)
+            last = tl.load(firsts + span + 1)
         return to + (position + shift), position < numel
+
+
+@triton.jit
+def _span(place, shard, tile, size: tl.constexpr):
+    """The first span that a tile of a shard meets, where that ends, and where the tile does."""
+    numel, length, firsts = place[2], place[4], place[7]
+    span = tl.load(place[8] + shard * place[5] + tile)
+    end = tl.minimum(shard * length + tl.minimum((tile + 1) * size, length), numel)
+    return span, tl.load(firsts + span + 1), end
+
+
+@triton.jit
+def take(place, worker, shard, tile, element, live, size: tl.constexpr):
+    """The elements of a tile, zero where there is none, and which there are. Span by span: see `_sum`."""
+    x, stride, numel, _, _, _, shifts, firsts, _, wide = place
+    width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
+    position = position_of(place, shard, element)
+    inside = both(position < numel, live, place)
+    x += worker.to(tl.int64) * stride
+    if firsts is None:
+        a = tl.load(_sum(x + tl.load(shifts), position, wide, width), mask=inside, other=0.0)
+    else:
+        span, last, end = _span(place, shard, tile, size)
+        here = both(inside, position < last, place)
+        a = tl.load(_sum(x + tl.load(shifts + span), position, wide, width), mask=here, other=0.0)
+        while last < end:  # seldom
+            here = inside & (position >= last)
+            span += 1
+            last = tl.load(firsts + span + 1)
+            here = both(here, position < last, place)
+            a = tl.load(_sum(x + tl.load(shifts + span), position, wide, width), mask=here, other=a)
+    return a, inside
+
+
+@triton.jit
+def put(values, place, worker, shard, tile, element, live, size: tl.constexpr):
+    """The elements of a tile become `values`."""
+    x, stride, numel, _, _, _, shifts, firsts, _, wide = place
+    width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
+    position = position_of(place, shard, element)
+    inside = both(position < numel, live, place)
+    x += worker.to(tl.int64) * stride
+    values = values.to(x.dtype.element_ty)
+    if firsts is None:
+        tl.store(_sum(x + tl.load(shifts), position, wide, width), values, mask=inside)
+    else:
+        span, last, end = _span(place, shard, tile, size)
+        here = both(inside, position < last, place)
+        tl.store(_sum(x + tl.load(shifts + span), position, wide, width), values, mask=here)
+        while last < end:
+            here = inside & (position >= last)
+            span += 1
+            last = tl.load(firsts + span + 1)
+            here = both(here, position < last, place)
+            tl.store(_sum(x + tl.load(shifts + span), position, wide, width), values, mask=here)
+
+
+@triton.jit
+def put_checked(values, place, worker, shard, tile, element, live, flag, size: tl.constexpr):
+    """The elements of a tile become `values`, in float32; `flag` becomes NaN if one is not finite."""
+    bad = tl.sum(tl.where(live, values * 0, 0.0))
+    tl.store(flag, bad, mask=bad != bad)  # all programs that find one write the same
+    put(values, place, worker, shard, tile, element, live, size)
 
 
 @triton.jit
 def anywhere(place, worker, position):
     """Where any elements of a worker's vector lie."""
-    x, stride, numel, _, _, _, shifts, firsts, _ = place
+    x, stride, numel, _, _, _, shifts, firsts, _, _ = place
     to = x + worker.to(tl.int64) * stride
     if firsts is None:
-        return to + (position.to(tl.int64) + tl.load(shifts))
+        return to + (position + tl.load(shifts))
     else:
-        shift = tl.zeros_like(position).to(tl.int64)
+        shift = tl.zeros_like(position)
         span = 0
         first = tl.load(firsts)
         while first < numel:
@@ -102,6 +198,7 @@ def anywhere(place, worker, position):
 def compensated(a, memory, worker, position, inside):
     """``gain·a + decay·error`` of a tile, in float32."""
     error, stride, decay, decay_at, gain, _, _ = memory
+    a = a.to(tl.float32)
     if gain is not None:
         a = a * gain
     if error is not None:
@@ -115,6 +212,16 @@ def compensated(a, memory, worker, position, inside):
 
 
 @triton.jit
+def divided(total, count):
+    """A sum of `count` numbers, divided by it; a power of two needs a product only, which is exact."""
+    if (count & (count - 1)) == 0:
+        found = total * (1.0 / count)
+    else:
+        found = tl.div_rn(total, tl.zeros_like(total) + count)
+    return found
+
+
+@triton.jit
 def keep(lost, memory, worker, position, inside):
     """What is lost becomes the new error, where there is a memory."""
     _, _, _, _, _, out, stride = memory
@@ -125,7 +232,7 @@ def keep(lost, memory, worker, position, inside):
 @triton.jit
 def write(values, at, inside, flag):
     """Values, in float32, to where they belong; `flag` becomes NaN if one is not finite."""
-    bad = tl.sum(tl.sum(tl.where(inside, values * 0, 0.0), 1), 0)
+    bad = tl.sum(tl.where(inside, values * 0, 0.0))
     tl.store(flag, bad, mask=bad != bad)  # all programs that find one write the same
     tl.store(at, values.to(at.dtype.element_ty), mask=inside)
 
@@ -134,8 +241,7 @@ def write(values, at, inside, flag):
 def _read(place, out, stride, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    x = tl.load(at, mask=inside)
+    x, inside = take(place, worker, shard, tile, element, element < place[4], size)
     tl.store(out + worker.to(tl.int64) * stride + element, x.to(out.dtype.element_ty), mask=inside)
 
 
@@ -143,14 +249,15 @@ def _read(place, out, stride, size: tl.constexpr):
 def _write(values, stride, place, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
-    at, inside = places(place, worker, shard, tile, element, size)
-    x = tl.load(values + worker.to(tl.int64) * stride + element, mask=inside)
-    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+    live = element < place[4]
+    x = tl.load(values + worker.to(tl.int64) * stride + element, mask=live)
+    put(x, place, worker, shard, tile, element, live, size)
 
 
 def fits(window: Window) -> bool:
     """Whether kernels can treat a window."""
-    return 0 < window.numel < MOST and window.buffer.dtype in DTYPES and window.buffer.stride(1) == 1
+    x = window.buffer
+    return window.numel > 0 and x.shape[1] < MOST and x.dtype in DTYPES and x.stride(1) == 1
 
 
 def read_spans(window: Window, dtype: torch.dtype) -> Tensor:
@@ -167,11 +274,29 @@ def write_spans(window: Window, values: Tensor) -> None:
     launch(_write, window.rows * place.tiles, values.device, values, stride, place, size=TILE)
 
 
-def place_of(window: Window, shards: int, shard: int, tile: int) -> Place:
-    """Of the tiles of `shards` shards of each worker's elements, one shard after the other."""
+def place_of(window: Window, shards: int, shard: int, run: int, rows: int = 1) -> Place:
+    """Of the tiles of `shards` shards of each worker's elements, one shard after the other.
+
+    A tile is `rows` runs of `run` neighbours.
+    """
+    tile = run * rows
     tiles = -(-shard // tile)
     table = _table(window.spans, shards, shard, tile, window.buffer.device)
-    return Place(window.buffer, window.buffer.stride(0), window.numel, shards, shard, tiles, *table)
+    wide = 1 if run % 4 == 0 and _by_four(window, shards, shard) else None
+    return Place(window.buffer, stride_of(window.buffer), window.numel, shards, shard, tiles, *table, wide)
+
+
+def _by_four(window: Window, shards: int, shard: int) -> bool:
+    """Whether four neighbours, from a multiple of four on, lie together in one shard, and aligned."""
+    x = window.buffer
+    rows = x.stride(0) % 4 == 0 or len(x) == 1
+    return rows and x.data_ptr() % (4 * x.element_size()) == 0 and _cut_by_four(window.spans, shards, shard)
+
+
+@lru_cache(maxsize=1024)
+def _cut_by_four(spans: Spans, shards: int, shard: int) -> bool:
+    ends = (end for span in spans for end in span)
+    return all(end % 4 == 0 for end in ends) and (shards == 1 or shard % 4 == 0)
 
 
 @lru_cache(maxsize=1024)
@@ -185,11 +310,15 @@ def _table(
             shifts.append(first - at)
             at += last - first
     if len(firsts) == 1:
-        return torch.tensor(shifts, device=device), None, None
+        return _int32(shifts, device), None, None
     starts = [row * shard + start for row in range(shards) for start in range(0, shard, tile)]
     found = [bisect_right(firsts, min(start, at - 1)) - 1 for start in starts]
-    ends = torch.tensor([*firsts, at, 1 << 62], device=device)  # nothing lies behind the end
-    return torch.tensor([*shifts, 0], device=device), ends, torch.tensor(found, dtype=torch.int32, device=device)
+    ends = [*firsts, at, 2**31 - 1]  # nothing lies behind the end
+    return _int32([*shifts, 0], device), _int32(ends, device), _int32(found, device)
+
+
+def _int32(numbers: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
 def memory_of(feedback: Feedback | None) -> Memory:
@@ -199,6 +328,11 @@ def memory_of(feedback: Feedback | None) -> Memory:
     known = not isinstance(feedback.decay, Tensor)
     decay = feedback.decay if known and feedback.decay != 1 else None
     at = None if known else feedback.decay.float()  # type: ignore[union-attr]
-    stride = 0 if feedback.error is None else feedback.error.stride(0)
     gain = None if feedback.gain == 1 else feedback.gain
-    return Memory(feedback.error, stride, decay, at, gain, feedback.out, feedback.out.stride(0))  # type: ignore[arg-type]
+    strides = [0 if t is None else stride_of(t) for t in (feedback.error, feedback.out)]
+    return Memory(feedback.error, strides[0], decay, at, gain, feedback.out, strides[1])  # type: ignore[arg-type]
+
+
+def stride_of(x: Tensor) -> int:
+    """From one row to the next; 0 of a single row, which the compiler knows to be aligned."""
+    return x.stride(0) if len(x) > 1 else 0

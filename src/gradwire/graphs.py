@@ -1,0 +1,223 @@
+"""CUDA graphs: what a unit's program launches between two exchanges is captured once, and replayed in later steps.
+
+A replay costs the host one call, however many kernels there are. It repeats what was launched, to the address. So a
+capture belongs to where the gradient and the memories lie (memories alternate between two buffers: a unit has two
+captures), and it is made by a rehearsal: the program runs to its end while nothing is executed, its exchanges answered
+by empty tensors. Random keys lie in one tensor, which is filled before each replay.
+
+Units whose program cannot be repeated are launched kernel by kernel, as first steps are: payloads of variable size,
+hosts that wait for numbers, random numbers by keys that the host knows, state outside of slots, gradients or memories
+that move. `Graphs.summary` counts them, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gradwire.core.exchange import Payload, Program, as_answer, as_batch
+from gradwire.core.state import Slot, Store
+from gradwire.kernels.recording import NotRepeatable, Recording
+from gradwire.unit import UnitResult
+
+WARM = 2  # steps of a unit, one for each buffer of its memories, before it is captured
+MOST = 8  # captures of a unit: more of them, and its tensors do not stay where they are
+Make: TypeAlias = Callable[[], Program[UnitResult]]
+_capturing = threading.Lock()  # one at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A unit's step, ready to be replayed."""
+
+    where: tuple[object, ...]
+    stores: tuple[tuple[Store, int], ...]  # and how often each had changed
+    graphs: tuple[torch.cuda.CUDAGraph, ...]
+    requests: tuple[Any, ...]  # after each graph but the last
+    answers: tuple[tuple[Tensor, ...], ...]  # where their answers are put
+    result: UnitResult
+    turns: tuple[tuple[Slot, Tensor | None, Tensor], ...]
+    recording: Recording
+
+    def fits(self, where: tuple[object, ...]) -> bool:
+        """Whether all tensors are where they were."""
+        return (
+            self.where == where
+            and all(store.changes == changes for store, changes in self.stores)
+            and all(slot.current is current and slot.is_spare(pending) for slot, current, pending in self.turns)
+        )
+
+    def replay(self, step: int) -> Program[UnitResult]:
+        """What the program would do in this step."""
+        self.recording.fill(step)
+        for graph, request, room in zip(self.graphs[:-1], self.requests, self.answers, strict=True):
+            graph.replay()
+            answer = yield request
+            for to, tensor in zip(room, _tensors(answer), strict=True):
+                to.copy_(tensor)
+        self.graphs[-1].replay()
+        return replace(self.result, writes=tuple(writes.again() for writes in self.result.writes))
+
+
+@dataclass
+class Unit:
+    """What is known of a unit."""
+
+    steps: Counter[tuple[object, ...]] = field(default_factory=Counter)  # launched, by where the tensors were
+    answers: list[Any] = field(default_factory=list)  # of the last launched step
+    captures: list[Capture] = field(default_factory=list)
+    refusal: str | None = None  # why it is not captured
+
+
+class Graphs:
+    """The captures of an engine's units.
+
+    ``GRADWIRE_GRAPHS=off`` in the environment turns them off.
+    """
+
+    def __init__(self, wanted: bool = True) -> None:
+        self.wanted = wanted and os.environ.get("GRADWIRE_GRAPHS") != "off"
+        self._units: dict[object, Unit] = {}
+        self.replays = 0
+
+    def forget(self) -> None:
+        """Capture all units anew: what they do has changed."""
+        self._units = {}
+
+    def serve(self, x: Tensor) -> bool:
+        """Whether gradients like `x` can be captured."""
+        return self.wanted and x.device.type == "cuda" and x.numel() > 0
+
+    def run(
+        self, name: object, where: tuple[object, ...], stores: Sequence[Store], step: int, make: Make
+    ) -> Program[UnitResult]:
+        """A step of the unit `name`: replayed, captured and replayed, or launched.
+
+        Args:
+            name: which unit it is.
+            where: all addresses and numbers that launches are made with.
+            stores: where its state is.
+            step: the number of the step.
+            make: gives the program.
+        """
+        unit = self._units.setdefault(name, Unit())
+        fitting = next((capture for capture in unit.captures if capture.fits(where)), None)
+        if fitting is None and unit.refusal is None and unit.steps[where] >= WARM:
+            try:
+                fitting = _captured(unit, where, stores, make)
+                unit.captures.append(fitting)
+            except Exception as problem:  # whatever it is, the step can be launched
+                unit.refusal = str(problem) if isinstance(problem, NotRepeatable) else f"the capture failed: {problem}"
+        if fitting is not None:
+            self.replays += 1
+            return (yield from fitting.replay(step))
+        if len(unit.captures) == MOST:
+            unit.refusal, unit.captures = "its tensors do not stay where they are", []
+        if len(unit.steps) > MOST:
+            unit.steps.clear()
+        unit.steps[where] += 1
+        unit.answers = []
+        return (yield from _watched(make(), unit.answers))
+
+    def summary(self) -> dict[str, Any]:
+        """How many units are replayed, how often that was done, and why others are launched."""
+        refusals = Counter(unit.refusal for unit in self._units.values() if unit.refusal is not None)
+        captured = sum(bool(unit.captures) for unit in self._units.values())
+        return {"captured": captured, "replays": self.replays, "launched": dict(refusals)}
+
+
+def lies(x: Tensor) -> tuple[object, ...]:
+    """Where a tensor lies, and how."""
+    return x.data_ptr(), tuple(x.shape), x.stride(), x.dtype, x.device
+
+
+def _watched(program: Program[UnitResult], answers: list[Any]) -> Program[UnitResult]:
+    """The program; what its exchanges are answered is noted."""
+    answer: Any = None
+    while True:
+        try:
+            request = program.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        answer = yield request
+        answers.append(as_answer(request, [_empty(one) for one in as_batch(answer)]))
+
+
+def _empty(answer: Any) -> Any:
+    """A tensor or payload of the same form, without memory."""
+    if isinstance(answer, Payload):
+        return Payload(answer.data.to("meta"), answer.lengths)
+    return answer.to("meta")
+
+
+def _room(answer: Any, device: torch.device) -> Any:
+    """Memory for an answer."""
+    if isinstance(answer, Payload):
+        if answer.lengths is not None:
+            raise NotRepeatable("payloads of variable size")
+        return Payload(torch.empty_like(answer.data, device=device))
+    return torch.empty_like(answer, device=device)
+
+
+def _tensors(answer: Any) -> tuple[Tensor, ...]:
+    each = answer if isinstance(answer, tuple) else (answer,)
+    return tuple(one.data if isinstance(one, Payload) else one for one in each)
+
+
+def _captured(unit: Unit, where: tuple[object, ...], stores: Sequence[Store], make: Make) -> Capture:
+    """A rehearsal of the program: what each stretch launches becomes a graph."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    answers = [as_answer(a, [_room(one, device) for one in as_batch(a)]) for a in unit.answers]
+    changes = tuple((store, store.changes) for store in stores)
+    program, recording, stretches = make(), Recording(device), _Stretches(unit)
+    requests: list[Any] = []
+    with _capturing, torch.no_grad(), torch.cuda.stream(_stream(device)):
+        torch.cuda.synchronize(device)
+        for answer in [None, *answers]:
+            request, result = stretches.add(program, answer, recording)
+            if result is not None:
+                break
+            requests.append(request)
+    if result is None or len(requests) != len(answers):
+        raise NotRepeatable("it does not exchange the same in each step")
+    if not all(writes.slots_only for writes in result.writes):
+        raise NotRepeatable("state outside of slots")
+    turns = tuple(turn for writes in result.writes for turn in writes.turns())
+    if any(current is None for _, current, _ in turns):
+        raise NotRepeatable("a memory that is empty")
+    rooms = tuple(map(_tensors, answers))
+    return Capture(where, changes, tuple(stretches.graphs), tuple(requests), rooms, result, turns, recording)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class _Stretches:
+    """Graphs of one unit, in one pool of memory: they are replayed one after the other."""
+
+    def __init__(self, unit: Unit) -> None:
+        known = [capture.graphs[0] for capture in unit.captures]
+        self._pool = known[0].pool() if known else torch.cuda.graph_pool_handle()
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+
+    def add(self, program: Program[UnitResult], answer: Any, recording: Recording) -> tuple[Any, UnitResult | None]:
+        """Capture the next stretch of a program: what it asks for then, or its result."""
+        graph, request, result = torch.cuda.CUDAGraph(), None, None
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            with recording:
+                request = program.send(answer)
+        except StopIteration as done:
+            result = done.value
+        finally:
+            graph.capture_end()
+        self.graphs.append(graph)
+        return request, result

@@ -1,0 +1,109 @@
+"""What goes on from step to step: its number, the units of gradient and memories, what is committed or skipped.
+
+A program changes nothing here. What the units of a step return is committed by `finish_step`, and only if all results
+are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.adaptive import Controller
+from gradwire.core.codec import Codec, Strategy
+from gradwire.core.errors import Incompatible
+from gradwire.core.layout import Layout
+from gradwire.core.window import total
+from gradwire.graphs import Graphs
+from gradwire.kernels.commit import take_back
+from gradwire.memory.base import Memory
+from gradwire.setup import SetUp
+from gradwire.unit import UnitResult
+
+
+class Steps(SetUp):
+    """The steps of the workers of one process. For the arguments see `Engine`."""
+
+    def __init__(
+        self,
+        codec: str | Codec | None,
+        memory: str | Memory,
+        strategy: str | Strategy,
+        controller: str | Controller | None,
+        tensors: str,
+        ranks: Sequence[int],
+        workers: int,
+        graphs: bool,
+    ) -> None:
+        self.graphs = Graphs(graphs)
+        super().__init__(codec, memory, strategy, controller, tensors, ranks, workers)
+        self.step = 0
+        self.loss_scale = 1.0
+        self._scale = 1.0  # loss scale over learning rate: the units of today's gradient
+        self.kept_scale: float | Tensor = 1.0  # the units of what the memories hold
+        self._skipped = torch.zeros((), dtype=torch.int64)
+        self._observed: dict[str, dict[str, Tensor]] = {}
+        self._squares = torch.zeros(2)  # of measured errors, and of exact means
+
+    def forget_layouts(self) -> None:
+        super().forget_layouts()
+        self.graphs.forget()
+
+    def begin_step(self, loss_scale: float = 1.0, learning_rate: float = 1.0) -> None:
+        """Say in which units the coming gradients are, so that memories can follow."""
+        self._scale, self.loss_scale = loss_scale / learning_rate, loss_scale
+
+    def finish_step(self, results: Sequence[UnitResult]) -> None:
+        """All units of this step are reduced: commit what they wrote, if all of it is finite."""
+        if results:
+            finite = total([r.flag for r in results], results[0].flag) == 0
+            for result in results:
+                for writes in result.writes:
+                    writes.commit(finite, take_back)
+                if result.squares is not None:
+                    self._squares = self._squares.to(result.squares.device) + result.squares
+            self._skipped = self._skipped.to(finite.device) + finite.logical_not()
+            if finite.device.type != "cpu":  # decided there, so that the host never waits; captures know where it lies
+                if not isinstance(self.kept_scale, Tensor):
+                    self.kept_scale = torch.full((), self.kept_scale, device=finite.device)
+                self.kept_scale.copy_(torch.where(finite, self._scale, self.kept_scale))
+            elif bool(finite):
+                self.kept_scale = self._scale
+        self._observed = {}
+        self.step += 1
+
+    def restore(self, skipped_steps: int, scale: float) -> None:
+        """Continue with these counts, and state in these units of the gradient."""
+        self._skipped, self.kept_scale = torch.tensor(skipped_steps), scale
+        self.forget_layouts()
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps whose result was not finite, and which left the memories as they were; without any, 0 under `none`."""
+        return int(self._skipped)
+
+    def nmse(self, *, forget: bool = False) -> float | None:
+        """Normalised squared error of all measured results against the exact mean; `forget` starts anew."""
+        error, norm = self._squares.tolist()
+        if forget:
+            self._squares = torch.zeros(2)
+        return error / norm if norm else None
+
+    def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
+        """Tell the codec something about the coming step that gradients do not show: (rows, numel) by parameter.
+
+        The codec `variance`, for one, asks for "squares": the sum of the squares of per-example gradients.
+        """
+        if self.per_node > 1:
+            raise Incompatible(
+                f"gradwire: under hierarchical a codec sees the mean gradient of a node, and {kind!r} of one rank says "
+                "nothing about that. Choose another strategy, or leave observe out."
+            )
+        self._observed.setdefault(kind, {}).update(values)
+
+    def watch(self, x: Tensor, layout: Layout) -> None:
+        """Show the workers' gradients to the controller, if there is one."""
+        if self.steering is not None:
+            self.steering.watch(x, layout, self.loss_scale)
