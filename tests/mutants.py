@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant("qsgd: code too narrow", "kernels/grid/reference.py", "max(1, (low + high).bit_length())", "max(1, (low + high).bit_length() - 1)", "qsgd"),
     Mutant("qsgd: NaN becomes a plausible value", Q + "_grid.py", "        scales = self.scales(y, rule)\n        return Payload", "        scales = self.scales(y, rule).nan_to_num(1)\n        return Payload", "qsgd"),
     Mutant("topk: largest instead of largest magnitude", S + "_entries.py", "top(x, self.count(x.shape[1], rng))", "x.topk(self.count(x.shape[1], rng), dim=1).indices.sort(dim=1).values", "topk"),
-    Mutant("topk: sum instead of mean", S + "_entries.py", ".div_(payload.rows // groups)", "", "topk"),
+    Mutant("topk: sum instead of mean", "kernels/scatter/cpu.py", ".div_(values.shape[0] // groups)", "", "topk"),
     Mutant("topk: ratio ignored", S + "_sparse_payload.py", "math.ceil(ratio * numel)", "math.ceil(0.1 * numel)", "topk"),
     Mutant("topk: values in another order than their indices", S + "_entries.py", "return x.gather(1, where), where", "return x.gather(1, where).flip(1), where", "topk"),
     Mutant("topk: bytes of 64-bit indices not counted", S + "_sparse_payload.py", "index_sets.encode(indices, numel, coding)", "indices", "topk"),

@@ -99,6 +99,7 @@ if __name__ == "__main__":
         "commit",
         "factors",
         "grid",
+        "indices",
         "lookup",
         "means",
         "momentum",
@@ -123,7 +124,7 @@ if __name__ == "__main__":
         for spec in sys.argv[1 + EVERY :]:
             reduce_twice(spec)
             if any(name.startswith("select.") for name, *_ in seen):  # rows that do not fit into a program
-                select.gpu.SMALL = 0
+                select.gpu.SMALL, select.gpu.SAMPLE = 0, 1 << 20
                 reduce_twice(spec)
                 select.gpu.SAMPLED = select.gpu.SAMPLE = 1024
                 reduce_twice(spec)

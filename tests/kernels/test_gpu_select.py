@@ -35,8 +35,11 @@ PLACES = {
     "spans": (normal(2, 1003), ((3, 300), (400, 401), (500, 500), (600, 1003))),
     "tiny": (awkward(2, 9), ((1, 2), (4, 9))),
 }
+CODED = ("topk(index='blocks', value_bits=16)", "topk(index='packed')", "topk(ratio=0.5, index='bitmap')")
 COMPILED = {
-    "select": {"_top_of_small", "_sample", "_survey", "_widen", "_find", "_narrow", "_count", "_collect", "_settle"},
+    "candidates": {"sample", "survey", "gather", "count_rows"},
+    "select": {"_top_of_small", "_narrow", "_count", "_collect"},
+    "indices": {"_write", "_ones", "_read"},
     "scatter": {"_edges", "_put_to", "_mean_to"},
 }
 
@@ -109,6 +112,50 @@ def test_a_sample_that_misleads_costs_time_only(monkeypatch):
         assert select.top(here(x), 2 * sample).cpu().equal(select.reference.top(x, 2 * sample))
 
 
+@pytest.mark.parametrize("many", [1, 3])
+def test_count_above(many, monkeypatch):
+    """Equal magnitudes count, NaN never does, neither among values nor as a threshold."""
+    from gradwire.kernels.select import gpu
+
+    monkeypatch.setattr(gpu, "TILE", 64)
+    for x in kinds(300).values():
+        thresholds = torch.cat((x[:, :many].abs(), x.abs().mean(1, keepdim=True)), 1).sort().values
+        with on_gpu():
+            found = select.count_above(here(x), here(thresholds))
+        assert found.cpu().equal(select.reference.count_above(x, thresholds))
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_what_is_compensated_already_is_not_written_again(way, first):
+    """As momentum correction has it: what is searched is what is kept."""
+    rows, k = normal(2, 300 + first), 30
+    with on_gpu():
+        held = here(rows.clone())
+        kept = Feedback(held[:, first:])
+        window = Window(held, ((first, first + 300),))
+        values, where = select.send_from(window, kept, 2, 152, k, 32, 1.0)
+    wanted = padded(rows[:, first:], 304).reshape(4, 152)
+    assert where.cpu().equal(select.reference.top(wanted, k))
+    assert same(values.cpu(), wanted.gather(1, where.cpu()))
+    left = wanted.scatter(1, where.cpu(), 0.0).view(2, -1)[:, :300]
+    assert same(held.cpu(), torch.cat((rows[:, :first], left), 1))
+
+
+@pytest.mark.parametrize("share", [0.03, 0.2])
+def test_more_candidates_than_there_is_room_for(share, monkeypatch):
+    """Few elements stand out in one row, and the limit lets all others through; the next row is as usual."""
+    from gradwire.kernels.select import gpu
+
+    for name, value in WAYS["sampled"].items():
+        monkeypatch.setattr(gpu, name, value)
+    monkeypatch.setattr(gpu, "SPARE", 0)
+    x = normal(2, 6000)
+    x[0] = torch.where(x[0] > 2.6, x[0], torch.where(x[0] > 0, 1e-9, -1e-9))
+    k = int(share * 6000)
+    with on_gpu():
+        assert select.top(here(x), k).cpu().equal(select.reference.top(x, k))
+
+
 def test_what_top_cannot_treat_is_left_to_plain_torch():
     with on_gpu():
         assert select.top(here(normal(2, 9)), 0).shape == (2, 0)
@@ -127,7 +174,8 @@ def test_shards_behind_the_end(way, shards):
         rows = padded(wanted, shards * shard).view(-1, shard)
         assert where.cpu().equal(select.reference.top(rows, k))
         assert same(values.cpu(), rows.gather(1, where.cpu()))
-        select.settle_rows(kept, values, where, shards, shard, 16, 0.7)
+        again = select.send_from(Window.whole(here(x)), kept, shards, shard, k, 16, 0.7)
+    assert same(again, (values, where))
     sent = torch.zeros_like(rows).scatter_(1, where.cpu(), values.cpu().half().float() * 0.7).view(2, -1)[:, :70]
     assert same(kept.out.cpu(), wanted - sent)
     assert kept.momentum.cpu().equal((sent == 0).float())
@@ -201,6 +249,38 @@ def test_no_fast_form_falls_back(spec, monkeypatch):
         codec.combine_to(payload, window, Random())
 
 
+def test_few_launches(monkeypatch):
+    """Whatever the number of tensors and shards."""
+    from gradwire.kernels.indices import gpu as indices_gpu
+    from gradwire.kernels.scatter import gpu as scatter_gpu
+    from gradwire.kernels.select import gpu
+
+    seen, start = [], gpu.launch
+
+    def spied(kernel, *args, **kwargs):
+        seen.append(kernel.__name__)
+        start(kernel, *args, **kwargs)
+
+    for module in (gpu, indices_gpu, scatter_gpu):
+        monkeypatch.setattr(module, "launch", spied)
+    for name, value in WAYS["sampled"].items():
+        monkeypatch.setattr(gpu, name, value)
+    x, spans = PLACES["spans"]
+    codec, window = gradwire.codec("topk(ratio=0.1)"), Window(here(x), spans)
+    with on_gpu():
+        kept = Feedback(here(torch.zeros(2, window.numel)), here(torch.zeros(2, window.numel)))
+        payload = codec.encode_from(window, kept, 2, 352, Random())
+        assert seen == ["sample", "survey", "gather", "_narrow", "_count", "_collect", "_write"]
+        seen.clear()
+        target = Window(here(torch.zeros(1, x.shape[1])), spans)
+        codec.decode_to(gradwire.core.exchange.Payload(payload.data[:2]), target, 352, Random())
+        assert seen == ["_ones", "_read", "_edges", "_put_to"]
+        seen.clear()
+        codec.reduce_and_encode(payload, 352, Random(), Random(), None, 1)
+        assert seen[:4] == ["_ones", "_read", "_edges", "_mean_to"]
+        assert len(seen) == 11
+
+
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_rows_of_many_elements():
     """As they come, so long that a sample is taken; a run gives what another gives."""
@@ -231,7 +311,13 @@ def test_the_host_waits_for_nothing(spec):
 def test_kernels_compile_for_a_gpu(every):
     """For an H100 or H200, without one: the interpreter takes what the compiler refuses."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, str(Path(__file__).with_name("compile_kernels.py")), *["--every"] * every, "topk"]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("compile_kernels.py")),
+        *["--every"] * every,
+        "topk",
+        *CODED,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
     assert set(done.stdout.split()) >= {f"{module}.{name}" for module, names in COMPILED.items() for name in names}

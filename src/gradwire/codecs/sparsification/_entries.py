@@ -14,7 +14,7 @@ from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows
 from gradwire.kernels.scatter import mean, mean_to, put_rows_to, scatter, scatter_sum
-from gradwire.kernels.select import settle_rows, top, top_from
+from gradwire.kernels.select import send_from, top
 from gradwire.kernels.window import one_pass
 
 
@@ -82,9 +82,8 @@ class Selection(EntriesCodec):
     ) -> Payload:
         if not self.selects_exactly or not one_pass(source, feedback, on_gpu=lambda: True):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        values, where = top_from(source, feedback, shards, shard, self.count(shard, rng))
-        if feedback is not None:
-            settle_rows(feedback, values, where, shards, shard, self.value_bits, factor)
+        k = self.count(shard, rng)
+        values, where = send_from(source, feedback, shards, shard, k, self.value_bits, factor)
         return self._written_row(values, where, shard)
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:

@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwire.core.window import Feedback
 from gradwire.kernels import indices as index_sets
 from gradwire.kernels import rows, select, signs
+from gradwire.kernels.backend import fused
 from gradwire.kernels.cast import from_half, to_half
 
 
@@ -30,16 +31,25 @@ def support_bytes(numel: int, k: int, value_bits: int = 32, coding: str = "best"
 
 def write(values: Tensor, indices: Tensor, numel: int, value_bits: int = 32, coding: str = "best") -> Tensor:
     """(rows, k) float32 values at (rows, k) int64 indices, distinct and ascending -> (rows, bytes) uint8."""
+    if _fused(values, numel, indices.shape[1]):
+        return index_sets.write(values, indices, numel, coding, value_bits)
     sent = values if value_bits == 32 else to_half(values)
     return rows.join(sent, index_sets.encode(indices, numel, coding))
 
 
 def read(data: Tensor, numel: int, k: int, value_bits: int = 32, coding: str = "best") -> tuple[Tensor, Tensor]:
     """The inverse: (rows, k) float32 values and (rows, k) int64 indices."""
+    if _fused(data, numel, k):
+        return index_sets.read(data, numel, k, coding, value_bits)
     sent, start = rows.take(data, 0, k, torch.float32 if value_bits == 32 else torch.float16)
     stop = start + index_sets.index_bytes(numel, k, coding)
     where = index_sets.decode(data[:, start:stop], numel, k, coding)
     return sent if value_bits == 32 else from_half(sent), where
+
+
+def _fused(data: Tensor, numel: int, k: int) -> bool:
+    """Whether there is a launch for values and indices together."""
+    return fused(data.device) and index_sets.together(numel, k)
 
 
 def rounded(values: Tensor, value_bits: int = 32) -> Tensor:

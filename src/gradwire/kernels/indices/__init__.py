@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from gradwire.kernels.backend import run
+from gradwire.kernels.backend import fast, run
 from gradwire.kernels.indices import reference
 
 CODINGS = ("elias_fano", "bitmap", "packed", "blocks")
@@ -47,3 +47,24 @@ def decode(data: Tensor, numel: int, count: int, coding: str = "best") -> Tensor
     """The inverse: (rows, count) int64, ascending."""
     coding = resolve(numel, count, coding)
     return run(reference.decode, data, numel, count, coding)
+
+
+def together(numel: int, count: int) -> bool:
+    """Whether `write` and `read` can treat so many indices; they are there on a GPU only."""
+    from gradwire.kernels.indices import gpu
+
+    return gpu.serves(numel, count)
+
+
+def write(values: Tensor, indices: Tensor, numel: int, coding: str = "best", value_bits: int = 32) -> Tensor:
+    """(rows, k) float32 values, in 32 or 16 bits, and then the indices, in one launch: (rows, bytes) uint8."""
+    coding = resolve(numel, indices.shape[1], coding)
+    found: Tensor = fast(__name__, "write", values)(values, indices, numel, coding, value_bits)
+    return found
+
+
+def read(data: Tensor, numel: int, count: int, coding: str = "best", value_bits: int = 32) -> tuple[Tensor, Tensor]:
+    """The inverse: (rows, count) float32 values and int64 indices."""
+    coding = resolve(numel, count, coding)
+    found: tuple[Tensor, Tensor] = fast(__name__, "read", data)(data, numel, count, coding, value_bits)
+    return found

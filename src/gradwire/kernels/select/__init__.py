@@ -38,7 +38,7 @@ def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int,
     """`top` of the compensated gradients in one pass, for `one_pass` windows: values and places, both (rows, k).
 
     Each worker has `shards` rows of `shard` elements. ``feedback.out`` holds the compensated gradients then; `settle`
-    takes off what is sent.
+    takes off what is sent, as `send_from` does at once.
     """
     found: tuple[Tensor, Tensor] = fast(__name__, "top_from", source.buffer)(source, feedback, shards, shard, k)
     return found
@@ -54,14 +54,17 @@ def above_from(
     return found
 
 
-def settle_rows(
-    feedback: Feedback, values: Tensor, where: Tensor, shards: int, shard: int, value_bits: int, factor: float
-) -> None:
-    """Take what is sent off ``feedback.out``: `values` in `value_bits` bits, times `factor`; and its momentum to zero.
+def send_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, value_bits: int, factor: float
+) -> tuple[Tensor, Tensor]:
+    """`top_from`, and what is sent is taken off ``feedback.out``: the values in `value_bits` bits, times `factor`.
 
-    Values and places are (rows, k). Each worker has `shards` rows of `shard` elements.
+    Where a value that is not zero is sent, the momentum becomes zero.
     """
-    fast(__name__, "settle_rows", feedback.out)(feedback, values, where, shards, shard, value_bits, factor)
+    found: tuple[Tensor, Tensor] = fast(__name__, "send_from", source.buffer)(
+        source, feedback, shards, shard, k, value_bits, factor
+    )
+    return found
 
 
 def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:

@@ -162,13 +162,16 @@ def above_from(
     return chosen
 
 
-def settle_rows(
-    feedback: Feedback, values: Tensor, where: Tensor, shards: int, shard: int, value_bits: int, factor: float
-) -> None:
-    for i, (value, place) in enumerate(zip(values, where, strict=True)):
+def send_from(
+    source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, value_bits: int, factor: float
+) -> tuple[Tensor, Tensor]:
+    values, where = top_from(source, feedback, shards, shard, k)
+    for i, (value, place) in enumerate(zip(values, where, strict=True) if feedback is not None else ()):
+        assert feedback is not None
         row, number = divmod(i, shards)
         sent = value if value_bits == 32 else from_half(to_half(value))
         settle(feedback, row, number * shard, place, sent if factor == 1 else sent * factor)
+    return values, where
 
 
 def settle(feedback: Feedback, row: int, position: int, where: Tensor, sent: Tensor) -> None:
