@@ -26,7 +26,7 @@ from rich.console import Console
 from gradwire import planner
 from gradwire.cli import tta
 from gradwire.cli.app import command
-from gradwire.cli.bench.encode import HEADINGS, cells
+from gradwire.cli.bench.encode import cells, headings
 from gradwire.cli.codecs import describe, docstring
 from gradwire.cli.demo import page
 from gradwire.core.codec import Codec, codecs
@@ -227,9 +227,11 @@ def encode_page() -> str:
 def _encode_tables(records: list[Record]) -> str:
     text = ""
     for elements in sorted({r.what["elements"] for r in records}):
-        text += f"\n### {elements:,} elements\n\n| {' | '.join(h.replace(chr(10), ' ') for h in HEADINGS)} |\n"
-        text += "|---" * len(HEADINGS) + "|\n"
-        for m in encode.from_records([r for r in records if r.what["elements"] == elements]):
+        measured = encode.from_records([r for r in records if r.what["elements"] == elements])
+        shown = headings(measured)
+        text += f"\n### {elements:,} elements\n\n| {' | '.join(h.replace(chr(10), ' ') for h in shown)} |\n"
+        text += "|---" * len(shown) + "|\n"
+        for m in measured:
             text += f"| {' | '.join(cells(m))} |\n"
     return text
 

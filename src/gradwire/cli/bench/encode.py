@@ -61,8 +61,8 @@ def encode(
     """Time encode, reduce and decode of every codec, beside plain torch and a copy, in one run.
 
     No network is involved: every exchange is answered at once. Rates are bytes of the float32 gradient a second; the
-    last columns say how much faster the compiled kernels are than plain torch, and how many copies of the gradient the
-    whole takes.
+    next columns say how much faster the compiled kernels are than plain torch, and how many copies of the gradient the
+    whole takes. On a GPU the last ones show the whole as CUDA graphs, behind other work.
 
     \b
     Examples:
@@ -120,6 +120,8 @@ def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
                 "payload_bytes": m.payload_bytes,
                 "seconds": {p: m.median(p) for p in (*PHASES, "total")},
                 "reference_seconds": {p: m.median(p, "reference") for p in (*PHASES, "total")},
+                "graphs_seconds": None if m.graphs is None else {p: m.median(p, "graphs") for p in (*PHASES, "total")},
+                "launched": m.launched,
                 "copy_seconds": m.copy_seconds,
                 "encode_bytes_per_second": m.rate("encode"),
                 "total_bytes_per_second": m.rate("total"),
@@ -140,21 +142,31 @@ HEADINGS = (
     "plain torch\n/ ours",
     "ours\n/ copy",
 )
+AS_GRAPHS = ("as graphs\nms", "graphs\n/ copy")  # on a GPU
 
 
 def table(measured: Sequence[Measured]) -> RenderableType:
     """One line a codec and size."""
     shown = Table(box=SIMPLE_HEAD, caption="GB/s of float32 gradient; medians of one run", caption_justify="left")
-    for heading in HEADINGS:
+    for heading in headings(measured):
         shown.add_column(heading, justify="left" if heading == "codec" else "right", no_wrap=heading == "codec")
     for m in measured:
         shown.add_row(*(Text(cell) for cell in cells(m)))
     return shown
 
 
+def headings(measured: Sequence[Measured]) -> tuple[str, ...]:
+    """Of the lines of `cells`."""
+    return (*HEADINGS, *AS_GRAPHS) if any(m.on_gpu for m in measured) else HEADINGS
+
+
 def cells(m: Measured) -> list[str]:
     """The line of one codec and size, as printed and as shown in the docs."""
     ours, plain = m.median("total"), m.median("total", "reference")
+    graphs = ["–", "–"] if m.on_gpu else []
+    if m.graphs is not None:
+        replayed = m.median("total", "graphs")
+        graphs = [f"{replayed * 1e3:.3g}", f"{replayed / m.copy_seconds:.1f}"]
     return [
         m.codec,
         f"{m.elements:,}" if m.model is None else m.model,
@@ -163,4 +175,5 @@ def cells(m: Measured) -> list[str]:
         f"{m.rate('total') / 1e9:.2f}",
         f"{plain / ours:.1f}",
         f"{ours / m.copy_seconds:.1f}",
+        *graphs,
     ]

@@ -9,6 +9,9 @@ at once as if all workers had sent what this one did. The clock runs only while 
 
 Compiled kernels, the plain torch reference and a copy of the gradient take turns, so that a noisy machine is noisy to
 all of them alike; compare them within one run only.
+
+On a GPU kernels are launched one by one, the GPU idle before each phase, so that a slow host counts. A third turn
+replays them as CUDA graphs, behind other work: what a step takes of a GPU that is busy with the backward pass.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ SIZES = (1 << 16, 1 << 20, 1 << 23)
 WIDTH = 1024  # of the matrix that is compressed
 SCALE = 1e-3  # of its normal entries
 WARM = 2  # passes before the clock counts: compilation, and memories that fill
+WARM_GRAPHS = 6  # and until both buffers of the memories are captured
+AHEAD = 10_000_000  # cycles of a GPU, a few milliseconds, for which it has other work
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,19 @@ class Measured:
     kernels: dict[str, tuple[float, ...]]
     reference: dict[str, tuple[float, ...]]
     model: str | None = None  # whose shapes the gradient has; None: one matrix
+    graphs: dict[str, tuple[float, ...]] | None = None  # on a GPU, per phase, as CUDA graphs
+    launched: str | None = None  # why there are no graphs
 
     def median(self, phase: str, which: str = "kernels") -> float:
         """Seconds of one phase, or of "total"."""
         phases: dict[str, tuple[float, ...]] = getattr(self, which)
         samples = total(phases) if phase == "total" else phases[phase]
         return quantile(samples, 0.5)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether CUDA graphs were tried."""
+        return self.graphs is not None or self.launched is not None
 
     @property
     def copy_seconds(self) -> float:
@@ -139,7 +151,8 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     layout, tensors = _layout(subject)
     x = SCALE * normal(Random().common("bench"), (1, layout.numel), device)
     target = torch.empty_like(x)
-    engines = [Engine(spec, memory=plan.memory, tensors=tensors, workers=plan.workers) for _ in range(2)]
+    options: dict[str, Any] = {"memory": plan.memory, "tensors": tensors, "workers": plan.workers}
+    engines = [Engine(spec, graphs=False, **options) for _ in range(2)]
     passes: list[list[dict[str, float]]] = [[], []]
     copies: list[float] = []
     started, rounds = time.perf_counter(), 0
@@ -154,7 +167,27 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
     strategy, payload = _sent(engines[0], x, layout)
     model = subject if isinstance(subject, str) else None
-    return Measured(spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model)
+    replayed = (
+        replays(Engine(spec, **options), x, layout, target, rounds - WARM) if device.type == "cuda" else (None, None)
+    )
+    done = spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model
+    return Measured(*done, *replayed)
+
+
+def replays(
+    engine: Engine, x: Tensor, layout: Layout, out: Tensor, repeats: int
+) -> tuple[dict[str, tuple[float, ...]] | None, str | None]:
+    """Seconds of each phase as CUDA graphs, behind other work; or why there are none."""
+    with torch.no_grad():
+        for _ in range(WARM_GRAPHS):
+            one_pass(engine, x, layout, out)
+        if not engine.graphs.summary()["replays"]:
+            return None, next(iter(engine.graphs.summary()["launched"]), "payloads of variable size")
+        taken = []
+        for _ in range(repeats):
+            torch.cuda._sleep(AHEAD)  # type: ignore[no-untyped-call]
+            taken.append(one_pass(engine, x, layout, out, _Events()))
+    return {p: tuple(t[p] for t in taken) for p in PHASES}, None
 
 
 def _layout(subject: int | str) -> tuple[Layout, str]:
@@ -165,18 +198,21 @@ def _layout(subject: int | str) -> tuple[Layout, str]:
     return Layout.of((n, tuple(p.shape)) for n, p in parameters if p.requires_grad), "matrices"
 
 
-def one_pass(engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None) -> dict[str, float]:
+def one_pass(
+    engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None, clock: _Clock | None = None
+) -> dict[str, float]:
     """One step of one worker; seconds of each phase."""
-    spent = dict.fromkeys(PHASES, 0.0)
+    clock = clock or (_Events(wait=True) if x.device.type == "cuda" else _Clock())
     program = engine.reduce(x, layout, out)
     answer, phase = None, "encode"
     while True:
         step = _Step(program, answer)
-        seconds = _clocked(step, x.device)
-        spent["decode" if step.result is not None else phase] += seconds
+        clock.run(step)
+        clock.book("decode" if step.result is not None else phase)
         if step.result is not None:
-            spent["decode"] += _clocked(partial(engine.finish_step, [step.result]), x.device)
-            return spent
+            clock.run(partial(engine.finish_step, [step.result]))
+            clock.book("decode")
+            return clock.spent()
         answer = as_answer(step.request, [trace.echo(e, engine.workers) for e in as_batch(step.request)])
         phase = "reduce"
 
@@ -196,18 +232,59 @@ class _Step:
             self.result = done.value
 
 
-def _clocked(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the device: a GPU waits where the host is slower than it, and that counts."""
-    if device.type == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
+class _Clock:
+    """Of the host."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._spent = dict.fromkeys(PHASES, 0.0)
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do some work."""
+        begin = time.perf_counter()
         work()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+        self._last = time.perf_counter() - begin
+
+    def book(self, phase: str) -> None:
+        """It belongs to this phase."""
+        self._spent[phase] += self._last
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of each phase."""
+        return self._spent
+
+
+class _Events(_Clock):
+    """Of a GPU. With `wait` it is idle before each piece of work, so that the time of a slow host counts."""
+
+    def __init__(self, wait: bool = False) -> None:
+        super().__init__()
+        self._wait = wait
+        self._pairs: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def run(self, work: Callable[[], object]) -> None:
+        if self._wait:
+            torch.cuda.synchronize()
+        self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        self._begin.record()
+        work()
+        self._end.record()
+
+    def book(self, phase: str) -> None:
+        self._pairs.append((phase, self._begin, self._end))
+
+    def spent(self) -> dict[str, float]:
+        torch.cuda.synchronize()
+        for phase, begin, end in self._pairs:
+            self._spent[phase] += begin.elapsed_time(end) / 1e3
+        return self._spent
+
+
+def _clocked(work: Callable[[], object], device: torch.device) -> float:
+    clock = _Events(wait=True) if device.type == "cuda" else _Clock()
+    clock.run(work)
+    clock.book(PHASES[0])
+    return clock.spent()[PHASES[0]]
 
 
 def _sent(engine: Engine, x: Tensor, layout: Layout) -> tuple[str, int]:
@@ -252,6 +329,8 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
                 "reference_seconds": {p: m.median(p, "reference") for p in PHASES},
                 "reference_total_seconds": m.median("total", "reference"),
                 "copy_seconds": m.copy_seconds,
+                **({} if m.graphs is None else {"graphs_seconds": {p: m.median(p, "graphs") for p in PHASES}}),
+                **({} if m.launched is None else {"launched": m.launched}),
             },
         )
         for m in measured
@@ -270,6 +349,8 @@ def from_records(records: Sequence[Record]) -> list[Measured]:
             {p: (s,) for p, s in r.outcome["seconds"].items()},
             {p: (s,) for p, s in r.outcome["reference_seconds"].items()},
             r.what.get("model"),
+            {p: (s,) for p, s in r.outcome["graphs_seconds"].items()} if "graphs_seconds" in r.outcome else None,
+            r.outcome.get("launched"),
         )
         for r in records
         if r.kind == KIND
