@@ -22,7 +22,7 @@ from on_gpu import CUDA, back, here, needs_triton, on_gpu
 import gradwire
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import backend, factors, products
-from gradwire.kernels.products import Matrices, reference
+from gradwire.kernels.products import Matrices, reference, tiles
 
 pytestmark = needs_triton
 U = 2.0**-24
@@ -34,11 +34,10 @@ WIDE = [(12, 140, 11)]
 @pytest.fixture
 def small(monkeypatch):
     """Sums of few products are cut into parts."""
-    from gradwire.kernels.products import gpu
-
-    monkeypatch.setattr(gpu, "STEPS", 1)
-    monkeypatch.setattr(gpu, "PART", gpu.ROWS)
-    tables = [gpu._for_times, gpu._for_transposed, gpu._for_write, gpu._shifts]
+    monkeypatch.setattr(tiles, "STEPS", 1)
+    monkeypatch.setattr(tiles, "PART", tiles.ROWS)
+    monkeypatch.setattr(tiles, "WRITTEN", 2 * tiles.ROWS)
+    tables = [tiles.for_times, tiles.for_transposed, tiles.for_write]
     for table in tables:
         table.cache_clear()
     yield
@@ -128,9 +127,7 @@ def test_products(kinds, rows, whole, kind, dtype, small):
     target = window(torch.full((1, numel), 7.0), matrices, whole)
     target = Window(target.buffer.to(dtype), target.spans)
     with on_gpu():
-        seen.write(here(left), here(right), target)
-        if kept is not None:
-            seen.keep(here(left), own)
+        assert seen.write(here(left), here(right), target, None if kept is None else own) == 0
     written = back(target.read())
     if dtype == torch.float32:
         near(written, matrices.shapes, list(zip(p, q, strict=True)), places=matrices.places)
@@ -309,8 +306,7 @@ def test_a_step_does_not_wait_for_the_device():
         seen = products.see(source, kept, Matrices((0,), ((64, 64),), (4,)))
         left = factors.orthonormal(seen.times(factors.unit(right, ((4, 64),), right)[0]), ((64, 4),))
         own = seen.transposed(left)
-        seen.keep(left, own)
-        seen.write(left, own, source)
+        seen.write(left, own, source, own)
 
     step()  # makes the tables, once
     torch.cuda.set_sync_debug_mode("error")
