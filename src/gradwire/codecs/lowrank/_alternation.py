@@ -54,7 +54,7 @@ class Factored:
 
     def split(self, vectors: Tensor) -> Sequence[Tensor]:
         """The vectors, (1, n), each by itself."""
-        return vectors.split([place.stop - place.start for place in self.vectors], 1)
+        return torch.split(vectors, [place.stop - place.start for place in self.vectors], 1)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,10 @@ class AlternatingCodec(Codec):
             _copied([own[:, place] for place in whole.vectors], [x[:, place] for place in whole.vectors])
         return mean, own
 
-    def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         """`reduce` in place: the own part is taken off the error, and the mean written, by the products themselves."""
+        if ctx.rng.step < self.start or ctx.moved:
+            return (yield from super().reduce_to(source, target, feedback, ctx))
         whole = Factored.of(ctx.layout, self.rank, self.min_rate)
         seen = see(source, feedback, whole.matrices)
         found = yield from self._rounds(whole, seen, ctx)

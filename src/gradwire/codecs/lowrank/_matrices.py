@@ -74,7 +74,7 @@ def averaged(tensors: Sequence[Tensor], ctx: Context) -> Program[list[Tensor]]:
         return []
     means = yield from averaged_flat([t.flatten(1) for t in tensors], ctx)
     sizes = [t[0].numel() for t in tensors]
-    return [p.view(1, *t.shape[1:]) for p, t in zip(means.split(sizes, 1), tensors, strict=True)]
+    return [p.view(1, *t.shape[1:]) for p, t in zip(torch.split(means, sizes, 1), tensors, strict=True)]
 
 
 def averaged_flat(tensors: Sequence[Tensor], ctx: Context) -> Program[Tensor]:

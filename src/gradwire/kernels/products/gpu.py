@@ -84,13 +84,19 @@ def _place(width, columns: tl.constexpr):
 
 
 @triton.jit
+def _and(some, one):
+    """Tiles, and one more."""
+    return some + (one,)  # noqa: RUF005  # the compiler knows no other way
+
+
+@triton.jit
 def _of_q(at, width, count, first, rank, number: tl.constexpr, columns: tl.constexpr):
     """`count` elements of `number` rows of Qᵀ from `first` on, each as a tile; zeros where there are none."""
     column, found = tl.zeros((4, 1), tl.int32) + tl.arange(0, columns)[None, :], ()
     for k in tl.static_range(number):
         r = first + k
         row = tl.load(at + r * width + column, mask=column < tl.where(r < rank, count, 0), other=0.0)
-        found = found + (row,)  # noqa: RUF005  # the compiler knows no other way
+        found = _and(found, row)
     return found
 
 
@@ -104,7 +110,7 @@ def _of_p(at, row, count, r, rank):
 def _zeros(number: tl.constexpr, columns: tl.constexpr):
     found = ()
     for _ in tl.static_range(number):
-        found = found + (tl.zeros((4, columns), tl.float32),)  # noqa: RUF005
+        found = _and(found, tl.zeros((4, columns), tl.float32))
     return found
 
 
@@ -144,7 +150,7 @@ def _times_rows(table, tile, worker, group, given, memory, right, left, shape: t
         for i in tl.static_range(tall):  # all is read before anything is written
             inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
             read = tl.load(x + to_there, mask=inside, other=0.0).to(tl.float32)
-            a = a + (compensated(read, memory, worker, kept + to_there, inside),)  # noqa: RUF005
+            a = _and(a, compensated(read, memory, worker, kept + to_there, inside))
         new = ()
         for i in tl.static_range(tall):
             inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
@@ -152,7 +158,7 @@ def _times_rows(table, tile, worker, group, given, memory, right, left, shape: t
                 inside = inside & (row < tl.where(group == 0, 4, 0))
             keep(a[i], memory, worker, kept + to_there, inside)
             for k in tl.static_range(together):
-                new = new + (_plus(total[i * together + k], a[i], q[k]),)  # noqa: RUF005
+                new = _and(new, _plus(total[i * together + k], a[i], q[k]))
         total = new
     row = tl.arange(0, 4)
     for i in tl.static_range(tall):
@@ -192,7 +198,7 @@ def _transposed_columns(table, tile, worker, group, given, left, right, shape: t
             new = ()
             for k in tl.static_range(together):
                 p = _of_p(left + start + first * rank, row, bottom - first, group * together + k, rank)
-                new = new + (_plus(total[k], a, p),)  # noqa: RUF005
+                new = _and(new, _plus(total[k], a, p))
             total = new
     found = right[0] + worker * right[1] + (_known(to, even) + low)
     column = tl.arange(0, columns)
@@ -228,7 +234,7 @@ def _write(table, tiles, left, right, target, own, kept, flag, shape: tl.constex
 
 @triton.jit
 def _write_columns(table, tile, worker, left, right, target, own, kept, flag, shape: tl.constexpr, fours: tl.constexpr):
-    """`flag` becomes NaN if a factor is not finite."""
+    """`flag` becomes NaN if a product is not finite."""
     wide: tl.constexpr = shape[0] * shape[1]
     held: tl.constexpr = wide <= 8  # rows of Qᵀ, in registers
     tall: tl.constexpr = shape[2] if fours else 1  # tiles, one below the other
@@ -248,21 +254,20 @@ def _write_columns(table, tile, worker, left, right, target, own, kept, flag, sh
         q = _of_q(q_at, width, count, 0, rank, wide, columns)
         if own[0] is not None:
             o = _of_q(o_at, width, count, 0, rank, wide, columns)
-    bad = tl.zeros((4, 1), tl.float32)
+    bad = tl.zeros((4, columns), tl.float32)
     for begin in range(top, bottom, 4 * tall):
         rest = ()
         for i in tl.static_range(tall):  # all is read before anything is written
             if own[0] is not None:
                 inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
-                rest = rest + (tl.load(error + first + element, mask=inside, other=0.0),)  # noqa: RUF005
+                rest = _and(rest, tl.load(error + first + element, mask=inside, other=0.0))
         for i in tl.static_range(tall):
             inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
-            product = tl.zeros((4, columns), tl.float32)
+            product, less = tl.zeros((4, columns), tl.float32), tl.zeros((4, columns), tl.float32)
             if own[0] is not None:
                 less = rest[i]
             for r in tl.static_range(wide):
                 p = _of_p(left + of_left + (begin + 4 * i) * rank, row, bottom - begin - 4 * i, r, rank)
-                bad += p * 0
                 if held:
                     product = _plus(product, p, q[r])
                 else:
@@ -272,6 +277,7 @@ def _write_columns(table, tile, worker, left, right, target, own, kept, flag, sh
                         less = _plus(less, p * -1.0, o[r])
                     else:
                         less = _plus(less, p * -1.0, _of_q(o_at, width, count, r, rank, 1, columns)[0])
+            bad = _plus(bad, product, tl.zeros((4, columns), tl.float32))
             if own[0] is not None:
                 tl.store(error + first + element, less, mask=inside)
                 inside = inside & (row < tl.where(worker == 0, 4, 0))  # all workers have the same mean
