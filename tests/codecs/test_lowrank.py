@@ -12,7 +12,7 @@ from cases import cluster, normal, rng, through
 import gradwire
 from gradwire.codecs.lowrank._matrices import Batch, unit
 from gradwire.codecs.lowrank._spectrum import probabilities, summed
-from gradwire.core.state import Entry
+from gradwire.core.state import Entry, Transaction
 from gradwire.kernels.factors.reference import regress
 from gradwire.tracing import trace
 
@@ -89,6 +89,23 @@ def test_powersgd_a_cold_start_is_shared_and_nothing_is_kept():
         torch.testing.assert_close(c.reduce({"w": [a, b]})["w"], wanted, rtol=1e-3, atol=1e-5)
     assert c.engine.store.get("q", "w") is None
     assert "q" not in c.engine.store.named
+
+
+@pytest.mark.parametrize("name", ["powersgd", "gradzip"])
+def test_factors_are_kept_in_two_buffers_and_not_one_by_one(name, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("kept one by one")
+
+    for method in ("get", "put", "forget"):
+        monkeypatch.setattr(Transaction, method, refuse)
+    c, seen = cluster(f"{name}(rank=2)", 2), []
+    for step in range(5):
+        c.reduce({n: [normal(20, 30, seed=10 * step + w) for w in range(2)] for n in "ab"})
+        factors = [c.engine.store.get("q", n).tensor for n in "ab"]
+        assert all(q.shape == (30, 2) for q in factors)
+        seen.append([q.data_ptr() for q in factors])
+    assert seen == [seen[0], seen[1]] * 2 + [seen[0]]
+    assert seen[0] != seen[1]
 
 
 @pytest.mark.parametrize("name", ["powersgd", "gradzip"])
