@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant("powersgd: sum instead of mean", "codecs/lowrank/_matrices.py", "share = 1.0 / ctx.workers", "share = 1.0", "powersgd"),
     Mutant("powersgd: basis not orthonormal", "codecs/lowrank/powersgd.py", "return orthonormal(left, shapes)", "return left", "powersgd"),
     Mutant("powersgd: one norm for the whole batch", "codecs/lowrank/powersgd.py", "return orthonormal(left, shapes)", "return left / left.norm()", "powersgd"),
-    Mutant("powersgd: vectors lost", "codecs/lowrank/_alternation.py", "whole.vectors], whole.split(found.means))\n        if own", "whole.vectors], whole.split(0 * found.means))\n        if own", "powersgd"),
+    Mutant("powersgd: vectors lost", "codecs/lowrank/_alternation.py", "whole.vectors], whole.split(found.means))\n        if feedback", "whole.vectors], whole.split(0 * found.means))\n        if feedback", "powersgd"),
     Mutant("error feedback: wrong sign", "core/window.py", "self.out.sub_(own)", "self.out.neg_().add_(own)", "topk"),
     Mutant("error feedback: gamma forgotten", "core/window.py", "x if self.gain == 1 else x.float() * self.gain", "x", "topk"),
     Mutant("error feedback: diverging codecs not scaled", "memory/error_feedback.py", "return Scaled(codec, scale)", "return codec", "qsgd"),
