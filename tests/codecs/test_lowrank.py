@@ -10,9 +10,11 @@ import torch
 from cases import cluster, normal, rng, through
 
 import gradwire
+from gradwire.codecs.lowrank._alternation import AlternatingCodec
 from gradwire.codecs.lowrank._matrices import Batch, unit
 from gradwire.codecs.lowrank._spectrum import probabilities, summed
-from gradwire.core.state import Entry
+from gradwire.core.codec import Codec
+from gradwire.core.state import Entry, Transaction
 from gradwire.kernels.factors.reference import regress
 from gradwire.tracing import trace
 
@@ -89,6 +91,39 @@ def test_powersgd_a_cold_start_is_shared_and_nothing_is_kept():
         torch.testing.assert_close(c.reduce({"w": [a, b]})["w"], wanted, rtol=1e-3, atol=1e-5)
     assert c.engine.store.get("q", "w") is None
     assert "q" not in c.engine.store.named
+
+
+@pytest.mark.parametrize("name", ["powersgd", "gradzip"])
+def test_factors_are_kept_in_two_buffers_and_not_one_by_one(name, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("kept one by one")
+
+    for method in ("get", "put", "forget"):
+        monkeypatch.setattr(Transaction, method, refuse)
+    c, seen = cluster(f"{name}(rank=2)", 2), []
+    for step in range(5):
+        c.reduce({n: [normal(20, 30, seed=10 * step + w) for w in range(2)] for n in "ab"})
+        factors = [c.engine.store.get("q", n).tensor for n in "ab"]
+        assert all(q.shape == (30, 2) for q in factors)
+        seen.append([q.data_ptr() for q in factors])
+    assert seen == [seen[0], seen[1]] * 2 + [seen[0]]
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize("name", ["powersgd", "gradzip"])
+def test_in_place_is_what_the_simple_form_is(name, monkeypatch):
+    def steps_of_two():
+        c, seen = gradwire.VirtualCluster(2, f"{name}(rank=2)", tensors="all"), []
+        for step in range(3):
+            shapes = {"w": (20, 30), "b": (7,), "v": (4, 9)}
+            given = {n: [normal(*s, seed=10 * step + w) for w in range(2)] for n, s in shapes.items()}
+            seen += [*c.reduce(given).values(), *(kept for n in shapes for kept in c.memory(n))]
+        return seen
+
+    found = steps_of_two()
+    monkeypatch.setattr(AlternatingCodec, "reduce_to", Codec.reduce_to)
+    for one, other in zip(found, steps_of_two(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["powersgd", "gradzip"])

@@ -179,3 +179,66 @@ def test_forgetting():
     assert store.get("q", "b", row=1).tensor.tolist() == [1, 1, 1]  # all workers have it alike
     assert store.kinds == {"error"}
     assert flat(store, AB) == [[0, 1, 2, 3, 4, 5, 6], [20, 21, 22, 23, 24, 25, 26]]
+
+
+FACTORS = Layout.of([("a", (2, 2)), ("b", (3, 1))])
+HOST = torch.device("cpu")
+
+
+def drawn(segment):
+    return torch.full(segment.shape, 9.0)
+
+
+def kept_in_common(store, flat, layout=FACTORS):
+    """Keep what all workers have alike; returns where."""
+    step = Transaction(store, 2)
+    common = step.common("q", layout, HOST, drawn)
+    step.write(common, torch.tensor([flat]))
+    step.commit(TRUE)
+    return common
+
+
+def test_matrices_in_common_are_seen_by_parameter():
+    store = Store()
+    common = store.common("q", FACTORS, HOST, drawn)
+    assert common.current.tolist() == [[9.0] * 7]
+    kept_in_common(store, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    assert store.get("q", "a", row=1).tensor.tolist() == [[1, 3], [2, 4]]  # column by column
+    assert Transaction(store).get("q", "b").tolist() == [[5], [6], [7]]
+    assert {name: e.tensor.tolist() for name, e in store.named["q"].items()} == {
+        "a": [[1, 3], [2, 4]],
+        "b": [[5], [6], [7]],
+    }
+    assert store.get("q", "c") is None
+    assert not store.kinds  # they are nobody's own
+
+
+def test_matrices_in_common_follow_their_parameter_unless_their_shape_changes():
+    store = Store()
+    store.put("q", "a", Entry(torch.tensor([[1.0, 3.0], [2.0, 4.0]])))
+    assert store.common("q", FACTORS, HOST, drawn).current.tolist() == [[1, 2, 3, 4, 9, 9, 9]]
+    kept_in_common(store, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    other = Layout.of([("c", (1, 1)), ("b", (3, 1)), ("a", (1, 2))])
+    assert store.common("q", other, HOST, drawn).current.tolist() == [[9, 5, 6, 7, 9, 9]]
+    assert store.common("q", FACTORS, HOST, drawn).current.tolist() == [[9, 9, 9, 9, 5, 6, 7]]
+    assert store.get("q", "c").tensor.tolist() == [[9]]  # left behind, and still kept
+    store.put("q", "b", Entry(torch.ones(3, 1)))
+    assert store.common("q", FACTORS, HOST, drawn).current.tolist() == [[9, 9, 9, 9, 1, 1, 1]]
+    store.restrict(FACTORS, Layout.of([("b", (3, 1))]))
+    assert store.get("q", "a") is None
+    assert store.get("q", "b").tensor.tolist() == [[1]] * 3
+
+
+def test_matrices_in_common_have_two_buffers_that_take_turns():
+    store, seen = Store(), []
+    common = store.common("q", FACTORS, HOST, drawn)
+    for finite, value in ((TRUE, 1.0), (FALSE, 2.0), (TRUE, 3.0), (TRUE, 4.0)):
+        step, before = Transaction(store), common.current.clone()
+        spare = step.write(common, common.spare(HOST)).fill_(value)
+        assert spare.data_ptr() != common.current.data_ptr()
+        step.commit(finite)
+        assert step.common("q", FACTORS, HOST, drawn) is common
+        assert common.current.equal(spare if finite else before)
+        seen.append(common.current.data_ptr())
+    assert seen == [seen[0], seen[0], seen[2], seen[0]]
+    assert seen[2] != seen[0]

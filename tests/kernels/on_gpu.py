@@ -29,8 +29,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 def on_gpu():
     """Inside, kernels are Triton's."""
     if CUDA:
-        with backend.fused_kernels():
-            yield
+        yield
         return
     with backend.interpreted(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's, of values that are not finite

@@ -8,6 +8,7 @@ matrix has a condition below some 10⁵.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -22,23 +23,23 @@ from on_gpu import CUDA, back, here, needs_triton, no_waiting, on_gpu
 import gradwire
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import backend, factors, products
-from gradwire.kernels.products import Matrices, reference
+from gradwire.kernels.products import Matrices, reference, tiles
 
 pytestmark = needs_triton
 U = 2.0**-24
 GAP = 5  # elements between matrices
 KINDS = [(1, 1, 1), (1, 37, 1), (37, 1, 1), (3, 3, 3), (3, 3, 3), (11, 150, 4), (20, 9, 4)]  # height, width, rank
-WIDE = [(12, 140, 11)]
+WIDE = [(10, 132, 9)]
+FOURS = [(3, 8, 2), (9, 132, 4), (2, 8, 2), (5, 12, 3), (2, 3, 2), (18, 4, 4)]  # by fours, until one is in the way
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Sums of few products are cut into parts."""
-    from gradwire.kernels.products import gpu
-
-    monkeypatch.setattr(gpu, "STEPS", 1)
-    monkeypatch.setattr(gpu, "PART", gpu.ROWS)
-    tables = [gpu._for_times, gpu._for_transposed, gpu._for_write, gpu._shifts]
+    monkeypatch.setattr(tiles, "STEPS", 1)
+    monkeypatch.setattr(tiles, "PART", tiles.ROWS)
+    monkeypatch.setattr(tiles, "WRITTEN", 2 * tiles.ROWS)
+    tables = [tiles.for_times, tiles.for_transposed, tiles.for_write]
     for table in tables:
         table.cache_clear()
     yield
@@ -46,25 +47,25 @@ def small(monkeypatch):
         table.cache_clear()
 
 
-def laid_out(kinds):
+def laid_out(kinds, gap=GAP):
     """The matrices with a gap behind each, and the number of all elements."""
     places, gaps, at = [], [], 0
     for height, width, _ in kinds:
         places.append(at)
-        gaps.append((at + height * width, at + height * width + GAP))
+        gaps.append((at + height * width, at + height * width + gap))
         at = gaps[-1][1]
     return Matrices(tuple(places), tuple((h, w) for h, w, _ in kinds), tuple(r for *_, r in kinds), tuple(gaps)), at
 
 
-def window(flat, matrices, whole):
+def window(flat, matrices, whole, pad=3):
     """All of `flat`; or as spans of a larger buffer, cut before the third matrix and within a gap."""
     if whole:
         return Window.whole(here(flat))
     cuts = [0, matrices.places[2], matrices.between[3][0] + 2, flat.shape[1]]
-    parts = [torch.nn.functional.pad(flat[:, a:b], (3, 0)) for a, b in pairwise(cuts)]
+    parts = [torch.nn.functional.pad(flat[:, a:b], (pad, 0)) for a, b in pairwise(cuts)]
     spans, at = [], 0
     for part in parts:
-        spans.append((at + 3, at + part.shape[1]))
+        spans.append((at + pad, at + part.shape[1]))
         at += part.shape[1]
     return Window(here(torch.cat(parts, 1)), tuple(spans))
 
@@ -94,24 +95,35 @@ def feedback(kind, rows, numel):
     return Feedback(here(torch.full((rows, numel), torch.nan)), error, kind[0] or 1.0, kind[1])
 
 
+CASES = [
+    (2, False, (0.5, 2.0), torch.float32),
+    (1, True, None, torch.float32),
+    (1, False, (0.3, 0.7), torch.bfloat16),
+    (1, False, None, torch.float32),
+    (1, True, (None, 1.0), torch.float16),
+    (2, False, None, torch.bfloat16),
+]
+SETS = {"thin": (KINDS, GAP), "in groups": (KINDS[:4] + WIDE, GAP), "by fours": (FOURS, 4)}
+SHORT = {("thin", 0), ("thin", 1), ("in groups", 1), ("by fours", 0), ("by fours", 2)}
+
+
 @pytest.mark.parametrize(
-    ("rows", "whole", "kind", "dtype"),
+    ("name", "rows", "whole", "kind", "dtype"),
     [
-        (2, False, (0.5, 2.0), torch.float32),
-        (1, True, None, torch.float32),
-        (1, False, (0.3, 0.7), torch.bfloat16),
-        pytest.param(1, False, None, torch.float32, marks=pytest.mark.sweep),
-        pytest.param(1, True, (None, 1.0), torch.float16, marks=pytest.mark.sweep),
-        pytest.param(2, False, None, torch.bfloat16, marks=pytest.mark.sweep),
+        pytest.param(name, *case, marks=() if (name, i) in SHORT else pytest.mark.sweep)
+        for name in SETS
+        for i, case in enumerate(CASES)
     ],
 )
-@pytest.mark.parametrize("kinds", [KINDS, KINDS[:4] + WIDE], ids=["thin", "in groups"])
-def test_products(kinds, rows, whole, kind, dtype, small):
-    matrices, numel = laid_out(kinds)
-    x = normal(rows, numel).to(dtype)
-    source, kept, wanted = window(x, matrices, whole), feedback(kind, rows, numel), feedback(kind, rows, numel)
+def test_products(name, rows, whole, kind, dtype, small):
+    kinds, gap = SETS[name]
+    matrices, numel = laid_out(kinds, gap)
+    x, pad = normal(rows, numel).to(dtype), gap - gap % 2
+    source, kept, wanted = window(x, matrices, whole, pad), feedback(kind, rows, numel), feedback(kind, rows, numel)
     with backend.plain_torch():
-        plain = reference.see(window(x, matrices, whole), wanted, matrices).x
+        plain = reference.see(window(x, matrices, whole, pad), wanted, matrices).x
+    if name == "by fours":
+        assert len(tiles.for_write(matrices, source.spans, source.buffer.device).tiles[:, 0].unique()) == 2
     right, left = (normal(1, sum(h * w for h, w in s), 2) for s in (matrices.right, matrices.left))
     with on_gpu():
         seen = products.see(source, kept, matrices)
@@ -125,12 +137,10 @@ def test_products(kinds, rows, whole, kind, dtype, small):
     p = pieces(left, starts(matrices.left), matrices.left)
     near(back(first), matrices.left, [(a, b.mT) for a, b in zip(of_x, q, strict=True)])
     near(back(own), matrices.right, [(b.mT, a) for a, b in zip(of_x, p, strict=True)])
-    target = window(torch.full((1, numel), 7.0), matrices, whole)
+    target = window(torch.full((1, numel), 7.0), matrices, whole, pad)
     target = Window(target.buffer.to(dtype), target.spans)
     with on_gpu():
-        seen.write(here(left), here(right), target)
-        if kept is not None:
-            seen.keep(here(left), own)
+        assert seen.write(here(left), here(right), target, None if kept is None else own) == 0
     written = back(target.read())
     if dtype == torch.float32:
         near(written, matrices.shapes, list(zip(p, q, strict=True)), places=matrices.places)
@@ -144,6 +154,24 @@ def test_products(kinds, rows, whole, kind, dtype, small):
         r = pieces(back(own), starts(matrices.right), matrices.right)
         near(back(kept.out), matrices.shapes, list(zip(p, r, strict=True)), of_x, matrices.places)
         assert all(same(kept.out[:, a:b], plain[:, a:b]) for a, b in matrices.between)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("factor", ["left", "right"])
+def test_a_product_that_is_not_finite_is_flagged(bad, factor):
+    matrices, numel = laid_out(KINDS)
+    given = {name: normal(1, sum(h * w for h, w in getattr(matrices, name)), 2) for name in ("left", "right")}
+    kept, target = Feedback(here(torch.zeros(1, numel))), Window.whole(here(torch.zeros(1, numel)))
+    own = here(torch.full_like(given["right"], bad))  # nobody else sees it
+    for place in (None, 0, len(given[factor][0]) - 1):
+        if place is not None:
+            given[factor][0, place] = bad
+        found = []
+        for where in (backend.plain_torch, on_gpu):
+            with where():
+                seen = products.see(Window.whole(here(torch.zeros(1, numel))), kept, matrices)
+                found.append(float(seen.write(here(given["left"]), here(given["right"]), target, own)))
+        assert found == [0, 0] if place is None else all(map(math.isnan, found))
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
@@ -274,7 +302,7 @@ def test_steps_are_those_of_plain_torch(spec, workers):
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-4)  # rounding grows with each step
 
 
-@pytest.mark.parametrize(("spec", "most"), [("powersgd", 10), pytest.param("gradzip", 13, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(("spec", "most"), [("powersgd", 8), pytest.param("gradzip", 11, marks=pytest.mark.sweep)])
 def test_launches_do_not_grow_with_the_tensors(spec, most, monkeypatch):
     from gradwire.kernels.factors import gpu as of_factors
     from gradwire.kernels.products import gpu as of_products
@@ -309,8 +337,7 @@ def test_a_step_does_not_wait_for_the_device():
         seen = products.see(source, kept, Matrices((0,), ((64, 64),), (4,)))
         left = factors.orthonormal(seen.times(factors.unit(right, ((4, 64),), right)[0]), ((64, 4),))
         own = seen.transposed(left)
-        seen.keep(left, own)
-        seen.write(left, own, source)
+        seen.write(left, own, source, own)
 
     step()  # makes the tables, once
     with no_waiting():

@@ -2,7 +2,8 @@
 
 DDP rebuilds its buckets after the first iteration, so nothing may be remembered by bucket. On the hot path state is
 one tensor a unit all the same, a `Slot`: (rows, numel), a row for each worker of this process. When the layout of the
-units changes, new slots are filled from what the old ones held, parameter by parameter.
+units changes, new slots are filled from what the old ones held, parameter by parameter. What all workers have alike is
+kept by parameter, or, on the hot path, as a `Common`: a slot of one row.
 
 A slot has two buffers. A step reads one and writes the other; `Transaction.commit` turns them round, once the whole
 step is known to be finite on all workers. A step that a loss scaler will skip leaves everything as it was.
@@ -89,11 +90,34 @@ class Slot:
         return any(not names.isdisjoint(layout.names) for layout in self.layouts)
 
 
+class Common(Slot):
+    """Matrices that all workers have alike, of one kind and unit: one row, in which they lie column by column.
+
+    A matrix moves as a whole: one of another shape does not take its place.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__((layout,), layout.numel)
+
+    @property
+    def matrices(self) -> dict[str, Tensor]:
+        """By parameter, as views."""
+        if self.current is None:
+            return {}
+        (layout,) = self.layouts
+        pieces = zip(layout.segments, layout.split(self.current[0]), strict=True)
+        return {s.name: piece.view(s.shape[::-1]).mT for s, piece in pieces}
+
+
+First: TypeAlias = Callable[[Segment], Tensor]  # the matrix that a parameter has before any step
+
+
 class Store:
     """Committed state of the workers of one process."""
 
     def __init__(self) -> None:
-        self.named: dict[str, dict[str, Entry]] = {}  # what all workers have alike: kind, parameter
+        self._alone: dict[str, dict[str, Entry]] = {}  # what all workers have alike: kind, parameter
+        self._commons: dict[str, dict[Layout, Common]] = {}  # the same, many parameters in one
         self._slots: dict[str, dict[tuple[tuple[Layout, ...], int], Slot]] = {}
         self._loose: dict[str, list[Piece]] = {}  # in no slot: just loaded, or left behind by another layout
         self._lock = threading.RLock()  # units are reduced side by side, in threads
@@ -101,12 +125,62 @@ class Store:
 
     def replace(self, other: Store) -> None:
         """Keep what `other` keeps, and nothing else."""
-        self.named, self._slots, self._loose = other.named, other._slots, other._loose
+        self._alone, self._commons, self._slots, self._loose = other._alone, other._commons, other._slots, other._loose
         self.changes += 1
 
-    def put(self, kind: str, name: str, entry: Entry) -> None:
-        """Keep what all workers have alike for one parameter."""
-        self.named.setdefault(kind, {})[name] = entry
+    @property
+    def named(self) -> dict[str, dict[str, Entry]]:
+        """What all workers have alike: kind, parameter."""
+        with self._lock:
+            found = {kind: dict(kept) for kind, kept in self._alone.items() if kept}
+            for kind, commons in self._commons.items():
+                for common in commons.values():
+                    found.setdefault(kind, {}).update({n: Entry(m) for n, m in common.matrices.items()})
+            return found
+
+    def alike(self, kind: str, name: str) -> Entry | None:
+        """What all workers have alike for one parameter."""
+        with self._lock:
+            for common in self._commons.get(kind, {}).values():
+                if common.shares_names({name}):
+                    return Entry(common.matrices[name])
+            return self._alone.get(kind, {}).get(name)
+
+    def put(self, kind: str, name: str, entry: Entry | None) -> None:
+        """Keep what all workers have alike for one parameter; None: keep nothing."""
+        with self._lock:
+            kept = self._parted(kind, {name})
+            if entry is None:
+                kept.pop(name, None)
+            else:
+                kept[name] = entry
+
+    def common(self, kind: str, layout: Layout, device: torch.device, first: First) -> Common:
+        """The matrices of all parameters of `layout`, whose shapes are theirs, in one.
+
+        When it is first asked for, it is filled with what is kept for them, and with `first` where that is nothing or
+        of another shape.
+        """
+        with self._lock:
+            commons = self._commons.setdefault(kind, {})
+            if layout not in commons:
+                kept, common = self._parted(kind, set(layout.names)), Common(layout)
+                common.turn(common.spare(device))
+                for segment, matrix in zip(layout.segments, common.matrices.values(), strict=True):
+                    entry = kept.pop(segment.name, None)
+                    fits = entry is not None and entry.tensor.shape == segment.shape
+                    matrix.copy_(entry.tensor if entry is not None and fits else first(segment))
+                commons[layout] = common
+                self.changes += 1
+            return commons[layout]
+
+    def _parted(self, kind: str, names: set[str]) -> dict[str, Entry]:
+        """What is kept parameter by parameter, now that this holds for the parameters `names`."""
+        kept, commons = self._alone.setdefault(kind, {}), self._commons.get(kind, {})
+        for layout in [found for found, common in commons.items() if common.shares_names(names)]:
+            kept.update({name: Entry(matrix) for name, matrix in commons.pop(layout).matrices.items()})
+            self.changes += 1
+        return kept
 
     def put_piece(self, kind: str, piece: Piece) -> None:
         """Keep a piece for the slot that will hold it."""
@@ -141,9 +215,8 @@ class Store:
 
     def get(self, kind: str, name: str, row: int = 0) -> Entry | None:
         """What is kept for one parameter, by all workers alike or by the one of this row: the first piece of it."""
-        if name in self.named.get(kind, {}):
-            return self.named[kind][name]
-        return next((p.entry for p in self.pieces(kind) if (p.row, p.name) == (row, name)), None)
+        own = (p.entry for p in self.pieces(kind) if (p.row, p.name) == (row, name))
+        return self.alike(kind, name) or next(own, None)
 
     def slot(self, kind: str, layouts: Sequence[Layout], width: int) -> Slot:
         """The slot of a unit, filled with what is kept for its elements when it is first asked for."""
@@ -178,9 +251,10 @@ class Store:
                         low, high = max(piece.entry.start, segment.start), min(piece.entry.stop, segment.stop)
                         kept += [piece.cut(low, high)] if low < high else []
                 self._loose[kind] = kept
-            for common in self.named.values():
-                for name in set(unit.names) & common.keys() - own.keys():
-                    del common[name]
+            for kind in {*self._alone, *self._commons}:
+                alike = self._parted(kind, set(unit.names))
+                for name in set(unit.names) & alike.keys() - own.keys():
+                    del alike[name]
 
     def _filled(self, kind: str, slot: Slot) -> Slot:
         """Move what other slots hold for the same elements; what is left of them becomes loose."""
@@ -228,7 +302,7 @@ class Transaction:
     def get(self, kind: str, name: str) -> Tensor | None:
         """What is kept for a parameter, of any shape, by all workers alike."""
         self.slots_only = False
-        entry = self.store.named.get(kind, {}).get(name)
+        entry = self.store.alike(kind, name)
         return None if entry is None else entry.tensor
 
     def put(self, kind: str, name: str, tensor: Tensor) -> None:
@@ -240,6 +314,10 @@ class Transaction:
         """Keep nothing any more."""
         self.slots_only = False
         self._named[kind, name] = None
+
+    def common(self, kind: str, layout: Layout, device: torch.device, first: First) -> Common:
+        """The same for all parameters of `layout`, in one: see `Store.common`. To be written to as a slot is."""
+        return self.store.common(kind, layout, device, first)
 
     # what each worker has for itself, for a whole unit
 
@@ -297,12 +375,8 @@ class Transaction:
             return
         on_host = finite.device.type == "cpu"
         for (kind, name), entry in self._named.items():
-            kept = self.store.named.setdefault(kind, {})
-            new = entry if on_host else _select(finite, kept.get(name), entry)
-            if new is None:
-                kept.pop(name, None)
-            else:
-                kept[name] = new
+            new = entry if on_host else _select(finite, self.store.alike(kind, name), entry)
+            self.store.put(kind, name, new)
         for slot, pending in self._pending.items():
             slot.turn(pending)
         if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait

@@ -5,8 +5,6 @@ A kernel is a folder: `reference.py` defines it in plain torch, `cpu.py` has fun
 gradients where they lie.
 
 ``GRADWIRE_KERNELS=reference`` in the environment, or `plain_torch` in a program, chooses plain torch everywhere.
-``GRADWIRE_KERNELS=fused``, or `fused_kernels`, asks for Triton's kernels on a GPU. They equal plain torch in Triton's
-interpreter and compile for a GPU, but have not run on one yet; until then only random words are Triton's by default.
 ``TRITON_INTERPRET=1`` in the environment and `interpreted` in a program run the GPU's kernels on the CPU, slowly.
 """
 
@@ -34,7 +32,6 @@ _NUMBA = find_spec("numba") is not None
 _NUMPY = find_spec("numpy") is not None
 _TRITON = find_spec("triton") is not None
 _plain = os.environ.get("GRADWIRE_KERNELS") == "reference"
-_fused = os.environ.get("GRADWIRE_KERNELS") == "fused"
 _interpreted = False
 
 
@@ -91,7 +88,7 @@ def kind_of(*values: object) -> str | None:
         return GPU if all(map(_on_host_or_told, values)) else None
     if _NUMBA and all(map(_on_host, values)):
         return CPU
-    if not (_TRITON and _fused):
+    if not _TRITON:
         return None
     return GPU if any(map(_on_gpu, values)) and not any(map(_elsewhere, values)) else None
 
@@ -109,11 +106,6 @@ def numpy(tensor: Tensor) -> bool:
 def fused(device: torch.device) -> bool:
     """Whether Triton's kernels can run there."""
     return kind_of(device) == GPU
-
-
-def draws(device: torch.device) -> bool:
-    """Whether Triton's random words can be drawn there."""
-    return _TRITON and not _plain and (_interpreted or device.type == "cuda")
 
 
 def _device(value: object) -> torch.device | None:
@@ -149,17 +141,6 @@ def _elsewhere(value: object) -> bool:
 
 def _anything(*args: object, **kwargs: object) -> bool:
     return True
-
-
-@contextmanager
-def fused_kernels() -> Iterator[None]:
-    """Inside, Triton's kernels treat tensors of a GPU."""
-    global _fused
-    before, _fused = _fused, True
-    try:
-        yield
-    finally:
-        _fused = before
 
 
 @contextmanager

@@ -7,19 +7,18 @@ them all, and one kernel treats them all. Matrices themselves are read and writt
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.codecs.lowrank._matrices import averaged, plan, uncompressed, unit
+from gradwire.codecs.lowrank._matrices import averaged_flat, plan, uncompressed, unit
 from gradwire.core.codec import Codec, Context, Flag, Reduced, nonfinite_flag
 from gradwire.core.exchange import Program
-from gradwire.core.layout import Layout
+from gradwire.core.layout import Layout, Segment
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels import factors
@@ -31,11 +30,10 @@ FACTOR = "q"  # the kind of state that holds the right factor of the last step, 
 
 @dataclass(frozen=True)
 class Factored:
-    """The matrices of a unit, whose they are, and the places of what travels as it is."""
+    """The matrices of a unit, their right factors, and the places of what travels as it is."""
 
-    names: tuple[str, ...]
     matrices: Matrices
-    starts: tuple[int, ...]  # of each Qᵀ among all
+    factors: Layout  # whose they are, and the shape of each Q
     vectors: tuple[slice, ...]
 
     @classmethod
@@ -51,19 +49,22 @@ class Factored:
             ranks=tuple(batch.rank for _, batch in members),
             between=tuple((ends[i].start, ends[i].stop) for i in vectors),
         )
-        starts = tuple(accumulate([rank * width for rank, width in matrices.right[:-1]], initial=0))
-        names = tuple(layout.names[i] for i, _ in members)
-        return cls(names, matrices, starts[: len(names)], tuple(ends[i] for i in vectors))
+        factors = Layout.of((layout.names[i], (batch.width, batch.rank)) for i, batch in members)
+        return cls(matrices, factors, tuple(ends[i] for i in vectors))
+
+    def split(self, vectors: Tensor) -> Sequence[Tensor]:
+        """The vectors, (1, n), each by itself."""
+        return torch.split(vectors, [place.stop - place.start for place in self.vectors], 1)
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """What both rounds found: the bases P, and Qᵀ of each worker here and of all, flat; and the vectors' means."""
+    """What both rounds found, flat: the bases P, and Qᵀ of each worker here and of all; and the vectors' means."""
 
     bases: Tensor
     own: Tensor
     shared: Tensor
-    means: Sequence[Tensor]
+    means: Tensor
 
 
 class AlternatingCodec(Codec):
@@ -105,48 +106,55 @@ class AlternatingCodec(Codec):
         seen.write(found.bases, found.shared, Window.whole(mean))
         if own is not None:
             seen.write(found.bases, found.own, Window.whole(own))
-        _copied([mean[:, place] for place in whole.vectors], found.means)
+        _copied([mean[:, place] for place in whole.vectors], whole.split(found.means))
         if own is not None:
             _copied([own[:, place] for place in whole.vectors], [x[:, place] for place in whole.vectors])
         return mean, own
 
-    def in_place(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
         """`reduce` in place: the own part is taken off the error, and the mean written, by the products themselves."""
+        if ctx.rng.step < self.start or ctx.moved:
+            return (yield from super().reduce_to(source, target, feedback, ctx))
         whole = Factored.of(ctx.layout, self.rank, self.min_rate)
         seen = see(source, feedback, whole.matrices)
         found = yield from self._rounds(whole, seen, ctx)
+        flag = seen.write(found.bases, found.shared, target, found.own if feedback is not None else None)
+        if not whole.vectors:
+            return flag
+        _copied([target.at(place.start, place.stop) for place in whole.vectors], whole.split(found.means))
         if feedback is not None:
-            seen.keep(found.bases, found.own)
-        seen.write(found.bases, found.shared, target)
-        _copied([target.at(place.start, place.stop) for place in whole.vectors], found.means)
-        if feedback is not None and whole.vectors:
             torch._foreach_zero_(_apart([feedback.out[:, place] for place in whole.vectors]))
-        return nonfinite_flag(torch.cat([found.bases, found.shared, *found.means], 1))
+        return flag + nonfinite_flag(found.means)
 
     def _rounds(self, whole: Factored, seen: Seen, ctx: Context) -> Program[Rounds]:
-        left_shapes, right_shapes = whole.matrices.left, whole.matrices.right
-        none = seen.x[:1, :0]
-        bases, own, shared = none, seen.x[:, :0], self._starts(whole, ctx, none)
-        means: list[Tensor] = []
-        for i in range(self.iterations if whole.names else 1):
-            left = seen.times(self.turned(shared, right_shapes) if whole.names else none)
+        matrices, names = whole.matrices, whole.factors.names
+        means = none = seen.x[:1, :0]
+        bases, own, shared, common = none, seen.x[:, :0], none, None
+        if self.warm and names:
+            common = ctx.state.common(FACTOR, whole.factors, none.device, self._first(ctx, none.device))
+            assert common.current is not None
+            shared = common.current
+        elif names:
+            drawn = map(self._first(ctx, none.device), whole.factors.segments)
+            shared = torch.cat([q.mT.reshape(1, -1) for q in drawn], 1)
+        for i in range(self.iterations if names else 1):
+            left = seen.times(self.turned(shared, matrices.right) if names else none)
             beside = [seen.x[:, place] for place in whole.vectors] if i == 0 else []  # with the first exchange
-            answer = yield from averaged([left, *beside], ctx)
-            means = means + answer[1:]
-            if whole.names:
-                bases = self.bases(answer[0], left_shapes)
-                own = seen.transposed(self.dual(bases, left_shapes))
-                (shared,) = yield from averaged([own], ctx)
-        if self.warm:
-            for name, (rank, width), at in zip(whole.names, right_shapes, whole.starts, strict=True):
-                ctx.state.put(FACTOR, name, shared.as_strided((width, rank), (1, width), shared.storage_offset() + at))
+            answer = yield from averaged_flat([left, *beside], ctx)
+            if i == 0:
+                means = answer[:, left.shape[1] :]
+            if names:
+                bases = self.bases(answer[:, : left.shape[1]], matrices.left)
+                own = seen.transposed(self.dual(bases, matrices.left))
+                shared = yield from averaged_flat([own], ctx)
+        if common is not None:
+            ctx.state.write(common, common.spare(shared.device).copy_(shared))
         return Rounds(bases, own, shared, means)
 
-    def _starts(self, whole: Factored, ctx: Context, none: Tensor) -> Tensor:
-        """All Qᵀ that a step begins with: (1, n)."""
-        each = zip(whole.names, whole.matrices.right, strict=True)
-        found = [_start(name, shape, ctx, none.device, self.warm) for name, shape in each]
-        return torch.cat(found, 1) if found else none
+    def _first(self, ctx: Context, device: torch.device) -> Callable[[Segment], Tensor]:
+        """Draws the Q that a matrix begins with, or, if not warm, that a step begins with: alike on all workers."""
+        draw = Random(seed=ctx.rng.seed, step=0 if self.warm else ctx.rng.step)
+        return lambda factor: normal(draw.shared(f"powersgd/{factor.name}"), factor.shape, device)
 
 
 def _copied(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
@@ -160,16 +168,6 @@ def _apart(views: Sequence[Tensor]) -> list[Tensor]:
     if len(views[0]) == 1 or views[0].device.type == "cpu":
         return list(views)
     return [row for view in views for row in view.unbind()]
-
-
-def _start(name: str, shape: tuple[int, int], ctx: Context, device: torch.device, warm: bool) -> Tensor:
-    """Qᵀ of the last step; at first, or always if not warm, a random one that all workers draw alike. (1, n)."""
-    rank, width = shape
-    kept = ctx.state.get(FACTOR, name) if warm else None
-    if kept is not None and kept.shape == (width, rank):
-        return kept.mT.reshape(1, -1)
-    stream = Random(seed=ctx.rng.seed, step=0 if warm else ctx.rng.step).shared(f"powersgd/{name}")
-    return normal(stream, (width, rank), device).mT.reshape(1, -1)
 
 
 def revived(right: Tensor, shapes: factors.Shapes) -> Tensor:

@@ -72,9 +72,16 @@ def averaged(tensors: Sequence[Tensor], ctx: Context) -> Program[list[Tensor]]:
     """
     if not tensors:
         return []
-    total = yield Sum(torch.cat([t.flatten(1) for t in tensors], 1).mul_(1.0 / ctx.workers))
+    means = yield from averaged_flat([t.flatten(1) for t in tensors], ctx)
     sizes = [t[0].numel() for t in tensors]
-    return [p.view(1, *t.shape[1:]) for p, t in zip(total.split(sizes, 1), tensors, strict=True)]
+    return [p.view(1, *t.shape[1:]) for p, t in zip(torch.split(means, sizes, 1), tensors, strict=True)]
+
+
+def averaged_flat(tensors: Sequence[Tensor], ctx: Context) -> Program[Tensor]:
+    """`averaged`, of (rows, n) each and at least one, as one row."""
+    share = 1.0 / ctx.workers
+    sent = tensors[0] * share if len(tensors) == 1 else torch.cat(list(tensors), 1).mul_(share)
+    return (yield Sum(sent))  # type: ignore[no-any-return]
 
 
 def uncompressed(x: Tensor, ctx: Context) -> Reduced:

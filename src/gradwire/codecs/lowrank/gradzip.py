@@ -62,7 +62,7 @@ class GradZip(AlternatingCodec):
 
     @property
     def traits(self) -> Traits:
-        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0)
+        return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, propagates_nonfinite=True)
 
     def turned(self, right: Tensor, shapes: Shapes) -> Tensor:
         return regressed(revived(right, shapes), shapes, self.ridge, turned=True)

@@ -25,9 +25,7 @@ from torch import Tensor
 
 from gradwire.codecs._parameters import checked
 from gradwire.codecs.lowrank._alternation import AlternatingCodec
-from gradwire.core.codec import Combine, Context, Flag, Traits, register
-from gradwire.core.exchange import Program
-from gradwire.core.window import Feedback, Window
+from gradwire.core.codec import Combine, Traits, register
 from gradwire.kernels.factors import Shapes, orthonormal
 
 
@@ -72,8 +70,3 @@ class PowerSGD(AlternatingCodec):
 
     def bases(self, left: Tensor, shapes: Shapes) -> Tensor:
         return orthonormal(left, shapes)
-
-    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
-        if ctx.rng.step < self.start or ctx.moved:
-            return (yield from super().reduce_to(source, target, feedback, ctx))
-        return (yield from self.in_place(source, target, feedback, ctx))

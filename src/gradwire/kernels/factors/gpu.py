@@ -21,7 +21,9 @@ from gradwire.kernels.window.gpu import MOST
 
 Shapes = tuple[tuple[int, int], ...]
 SIZE = 2048  # elements of a program that knows no rows; and of a product of rows with themselves
-ROWS = 512  # of a program that knows rows
+ROWS = 128, 512  # of a program that knows rows, of low matrices and of high ones: parts of them are read again
+PARTS = 16  # of a matrix that is low
+TOGETHER = 16  # parts that are added at a time
 MOST_RANK = 32
 
 
@@ -84,12 +86,12 @@ def _some(top, bottom, rank, down, across, rows: tl.constexpr, columns: tl.const
 
 
 @triton.jit
-def _whole(grams, worker, tiles, first, count, columns: tl.constexpr):
-    """The Gram matrix, from its parts, eight at a time."""
+def _whole(grams, worker, tiles, first, count, columns: tl.constexpr, together: tl.constexpr):
+    """The Gram matrix, from its parts, some at a time."""
     place = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
-    gram = tl.zeros((8, columns, columns), tl.float64)
-    for begin in range(0, count.to(tl.int32), 8):
-        part = begin + tl.arange(0, 8)[:, None, None]
+    gram = tl.zeros((together, columns, columns), tl.float64)
+    for begin in range(0, count.to(tl.int32), together):
+        part = begin + tl.arange(0, together)[:, None, None]
         at = (worker * tiles + first + part) * (columns * columns) + place[None, :, :]
         gram += tl.load(grams + at, mask=(part < count) & (place >= 0)[None, :, :], other=0.0)
     return tl.sum(gram, 0)
@@ -125,39 +127,49 @@ def _turned(a, inverse):
 
 
 @triton.jit
-def _gram(table, tiles, x, stride, before, share, grams, rows: tl.constexpr, columns: tl.constexpr):
-    """A part of the Gram matrix; with `before`, the Gram matrices of all, that of the matrix turned by its own."""
+def _gram(table, tiles, x, stride, before, share, grams, shape: tl.constexpr):
+    """A part of the Gram matrix; with `before`, the Gram matrices of all, that of the matrix turned by its own.
+
+    What it was turned by is kept behind `before`, too.
+    """
+    rows: tl.constexpr = shape[0]
+    columns: tl.constexpr = shape[1]
     tile, worker, place, rank, top, bottom, down, across, first, count = _block(table, tiles)
     total = tl.zeros((rows, columns, columns), tl.float64)
+    to = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
+    at = (worker * tiles + tile) * columns * columns + to
     if before[0] is not None:
-        inverse = _inverse(_whole(before[0], worker, tiles, first, count, columns), rank, share, columns)
+        gram = _whole(before[0], worker, tiles, first, count, columns, shape[2])
+        inverse = _inverse(gram, rank, share, columns)
+        tl.store(before[1] + at, inverse)
     for begin in range(top, bottom, rows):
         element, inside = _some(begin, bottom, rank, down, across, rows, columns)
         a = tl.load(x + worker * stride + place + element, mask=inside, other=0.0).to(tl.float64)
         if before[0] is not None:
             a = _turned(a, inverse)
         total += a[:, :, None] * a[:, None, :]
-    to = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
-    tl.store(grams + (worker * tiles + tile) * columns * columns + to, tl.sum(total, 0))
+    tl.store(grams + at, tl.sum(total, 0))
 
 
 @triton.jit
-def _turn(table, tiles, x, stride, grams, share, out, out_stride, rows: tl.constexpr, columns: tl.constexpr):
-    """Rows turned by one Gram matrix after the other; with one, turned and turned back."""
-    _, worker, place, rank, top, bottom, down, across, first, count = _block(table, tiles)
-    if grams[1] is None:
+def _turn(table, tiles, x, stride, before, grams, share, out, out_stride, shape: tl.constexpr):
+    """Rows turned, by what is kept `before` if there is that, and by their Gram matrix; else also turned back."""
+    rows: tl.constexpr = shape[0]
+    columns: tl.constexpr = shape[1]
+    tile, worker, place, rank, top, bottom, down, across, first, count = _block(table, tiles)
+    if before is None:
         share = share / rank  # of the mean eigenvalue
-    inverse = _inverse(_whole(grams[0], worker, tiles, first, count, columns), rank, share, columns)
-    if grams[1] is not None:
-        again = _inverse(_whole(grams[1], worker, tiles, first, count, columns), rank, share, columns)
+    inverse = _inverse(_whole(grams, worker, tiles, first, count, columns, shape[2]), rank, share, columns)
+    if before is not None:
+        to = tl.arange(0, columns)[:, None] * columns + tl.arange(0, columns)[None, :]
+        earlier = tl.load(before + (worker * tiles + tile) * columns * columns + to)
     for begin in range(top, bottom, rows):
         element, inside = _some(begin, bottom, rank, down, across, rows, columns)
         a = tl.load(x + worker * stride + place + element, mask=inside, other=0.0).to(tl.float64)
-        a = _turned(a, inverse)
-        if grams[1] is not None:
-            a = _turned(a, again)
+        if before is not None:
+            a = _turned(_turned(a, earlier), inverse)
         else:
-            a = tl.sum(a[:, :, None] * inverse[None, :, :], 1)
+            a = tl.sum(_turned(a, inverse)[:, :, None] * inverse[None, :, :], 1)
         tl.store(out + worker * out_stride + place + element, a.to(tl.float32), mask=inside)
 
 
@@ -176,14 +188,15 @@ def _pieces(shapes: Shapes, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _blocks(shapes: Shapes, turned: bool, device: torch.device) -> Tensor:
-    """For each program of `ROWS` rows of one matrix: see `_block`."""
+    """For each program of some rows of one matrix: see `_block`."""
     found: list[tuple[int, ...]] = []
     start = 0
     for shape in shapes:
         height, rank = reversed(shape) if turned else shape
-        count, first = -(-height // ROWS), len(found)
+        step = ROWS[height > PARTS * ROWS[0]]
+        count, first = -(-height // step), len(found)
         far = (1, height) if turned else (rank, 1)
-        found += [(start, rank, top, min(top + ROWS, height), *far, first, count) for top in range(0, height, ROWS)]
+        found += [(start, rank, top, min(top + step, height), *far, first, count) for top in range(0, height, step)]
         start += height * rank
     return torch.tensor(found, dtype=torch.int64).to(device)
 
@@ -226,14 +239,14 @@ def _solved(flat: Tensor, shapes: Shapes, turned: bool, share: float, times: int
     """Matrices turned by the factors of their Gram matrices, so many times; once: and back."""
     table, rows, device = _blocks(shapes, turned, flat.device), len(flat), flat.device
     columns = int(triton.next_power_of_2(max(shape[not turned] for shape in shapes)))
-    shape = {"rows": max(2, min(ROWS, SIZE // columns**2)), "columns": columns}
+    shape = max(2, min(ROWS[0], SIZE // columns**2)), columns, max(1, TOGETHER // max(1, columns // 8))
     out = torch.empty(flat.shape, device=device)
-    grams: list[Tensor | None] = [None] * 2
-    for k in range(times):
-        found = torch.empty((rows, len(table), columns, columns), dtype=torch.float64, device=device)
-        args = table, len(table), flat, flat.stride(0), (grams[0],), share, found
-        launch(_gram, len(table) * rows, device, *args, **shape)
-        grams[k] = found
-    into = tuple(grams), share, out, out.stride(0)
-    launch(_turn, len(table) * rows, device, table, len(table), flat, flat.stride(0), *into, **shape)
+    grams = torch.empty((times, rows, len(table), columns, columns), dtype=torch.float64, device=device)
+    before, given = None, (table, len(table), flat, flat.stride(0))
+    programs = len(table) * rows
+    launch(_gram, programs, device, *given, (None, None), share, grams[0], shape=shape)
+    if times == 2:
+        before = torch.empty_like(grams[0])
+        launch(_gram, programs, device, *given, (grams[0], before), share, grams[1], shape=shape)
+    launch(_turn, programs, device, *given, before, grams[-1], share, out, out.stride(0), shape=shape)
     return out

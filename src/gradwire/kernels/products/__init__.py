@@ -6,8 +6,8 @@ adds, (rows, numel), and
 - `times(right)`: M Q of each matrix, from factors Qᵀ that all workers share;
 - `transposed(left)`: Pᵀ M of each, from factors P that all workers share. It has the elements of Mᵀ P in the order of
   Qᵀ;
-- `write(left, right, target)`: P Qᵀ of each, written where the matrices lie in `target`;
-- `keep(left, right)`: takes P Qᵀ off the error that feedback keeps.
+- `write(left, right, target)`: P Qᵀ of each, written where the matrices lie in `target`; returns whether all is finite.
+  With `own`, the workers' own Qᵀ, it also takes P `own` off the error that feedback keeps.
 
 Factors lie in flat rows, one behind the other: see `Matrices`. The back ends agree to rounding.
 """
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels import backend
 from gradwire.kernels.products import reference
 from gradwire.kernels.products.matrices import Matrices, Shapes
@@ -36,9 +36,7 @@ class Seen(Protocol):
 
     def transposed(self, left: Tensor) -> Tensor: ...
 
-    def write(self, left: Tensor, right: Tensor, target: Window) -> None: ...
-
-    def keep(self, left: Tensor, right: Tensor) -> None: ...
+    def write(self, left: Tensor, right: Tensor, target: Window, own: Tensor | None = None) -> Flag: ...
 
 
 def see(source: Window, feedback: Feedback | None, matrices: Matrices) -> Seen:

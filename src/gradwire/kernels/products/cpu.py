@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.backend import only
 from gradwire.kernels.jit import jit, jit_sums
 from gradwire.kernels.parallel import split
@@ -237,26 +237,31 @@ class InPlace:
             return right
         return torch.cat([right, self._large.transposed(left[:, self._table.left :])], 1)
 
-    def write(self, left: Tensor, right: Tensor, target: Window) -> None:
+    def write(self, left: Tensor, right: Tensor, target: Window, own: Tensor | None = None) -> Flag:
+        if own is not None:
+            self._keep(left, own)
         if target.buffer.dtype != torch.float32:
             mean = torch.zeros((target.rows, target.numel))
-            self.write(left, right, Window.whole(mean))
+            self._write(left, right, Window.whole(mean))
             target.write_(mean)
-            return
+        else:
+            self._write(left, right, target)
+        if self._large is not None:
+            large = left[:, self._table.left :], right[:, self._table.right :], target
+            self._large.write(*large, None if own is None else own[:, self._table.right :])
+        return nonfinite_flag(left) + nonfinite_flag(right)
+
+    def _write(self, left: Tensor, right: Tensor, target: Window) -> None:
         spans, blocks = spans_of(target), self._table.rows[: self._table.factored]
         for row in range(target.rows):
             into = target.buffer[row].numpy(), spans, _NOTHING
             self._each(_write, blocks, left[0].numpy(), right[row].numpy(), *into)
-        if self._large is not None:
-            self._large.write(left[:, self._table.left :], right[:, self._table.right :], target)
 
-    def keep(self, left: Tensor, right: Tensor) -> None:
+    def _keep(self, left: Tensor, own: Tensor) -> None:
         assert self._feedback is not None
         blocks = self._table.rows[: self._table.factored]
         for row, error in enumerate(self._feedback.out):
-            self._each(_write, blocks, left[0].numpy(), right[row].numpy(), _NOTHING, _NOWHERE, error.numpy())
-        if self._large is not None:
-            self._large.keep(left[:, self._table.left :], right[:, self._table.right :])
+            self._each(_write, blocks, left[0].numpy(), own[row].numpy(), _NOTHING, _NOWHERE, error.numpy())
 
     def _each(self, kernel: Callable[..., None], blocks: np.ndarray, *arrays: Any) -> None:
         """Call a kernel for ranges of blocks, in threads if there is much to do."""

@@ -1,18 +1,18 @@
 """Products with thin factors on a GPU: all matrices of a unit in one launch, two where a sum is cut into parts.
 
 A program is told by one row of a table which elements of which matrix it treats. M Q is found by programs that own some
-rows and go through the columns, Pᵀ M by programs that own some columns and go through the rows. A long way is cut into
-parts, whose results a second launch adds; all sums have an order that the shapes alone decide. Products and sums are
-fused here: products agree with plain torch to rounding only, and so they cost half.
+rows and go through the columns; Pᵀ M is found, and P Qᵀ written, by programs that own some columns and go through the
+rows. A long way is cut into parts, whose results a second launch adds; all sums have an order that the shapes alone
+decide. Products and sums are fused here: products agree with plain torch to rounding only, and so they cost half.
 
 The first `times` also compensates the gradient: it reads what the window and the memory hold, multiplies it, and leaves
 it in `x`, vectors between the matrices included. That spares a read of all elements. Before it, `x` holds nothing.
+
+Matrices whose width and place are multiples of four, and most are, are read and written four elements at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,117 +20,191 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Spans, Window
+from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
+from gradwire.kernels.products import tiles
 from gradwire.kernels.products.matrices import Matrices
+from gradwire.kernels.products.tiles import Tiles
 from gradwire.kernels.window.gpu import Memory, compensated, fits, keep, memory_of
 
 MOST_RANK = 32
-ROWS, COLUMNS = 8, 128  # of a tile
-STEPS = 16  # tiles that a program goes through to find M Q, or to write P Qᵀ
-PART = 256  # least rows that a program goes through to find Pᵀ M
-PARTS = 64  # most parts of a sum over the rows
-ADDED = 128  # elements of a program that adds parts
 
 
-class Tiles(NamedTuple):
-    """What the programs of a launch treat, an array of numbers each. See `_tile`, or `_added` for `parts`."""
+class Rows(NamedTuple):
+    """Elements, a row for each worker."""
 
-    tiles: Tensor
-    parts: Tensor | None  # None: no sum is cut into parts
-    size: int  # elements of the results
-    room: int  # elements of the results and of the parts behind them
-
-
-class Lies(NamedTuple):
-    """Where elements lie, a row for each worker."""
-
-    x: Tensor
-    stride: int
-    shifts: Tensor | None = None  # of each tile: its matrix lies so far from its place
+    x: Tensor | None
+    stride: int  # 0 for one row: kernels know that it is a multiple of four
 
 
 @triton.jit
-def _at(lies, worker, place, tile):
-    """Where a matrix lies."""
-    x, stride, shifts = lies
-    if shifts is not None:
-        place += tl.load(shifts + tile)
-    return x + worker * stride + place
+def _tile(table, tile, fours: tl.constexpr):
+    """Place of a matrix, among all and in the window; its width, rows from-to, columns from-to, rank, and the places of
+    its factors P and Qᵀ. Those by `fours` are known to be multiples of four where they are."""
+    at = table + tile * 11
+    place, there = _known(tl.load(at + 1), fours), _known(tl.load(at + 2), fours)
+    width = _known(tl.load(at + 3).to(tl.int32), fours)
+    top = tl.load(at + 4).to(tl.int32)
+    bottom = tl.load(at + 5).to(tl.int32)
+    low = _known(tl.load(at + 6).to(tl.int32), fours)
+    high = _known(tl.load(at + 7).to(tl.int32), fours)
+    rank = tl.load(at + 8).to(tl.int32)
+    return place, there, width, top, bottom, low, high, rank, tl.load(at + 9), tl.load(at + 10)
 
 
 @triton.jit
-def _tile(table, tile):
-    """Place of a matrix, width, rows from-to, columns from-to, rank, places of its factors P and Qᵀ."""
-    at = table + tile * 9
-    place = tl.load(at)
-    width = tl.load(at + 1).to(tl.int32)
-    top = tl.load(at + 2).to(tl.int32)
-    bottom = tl.load(at + 3).to(tl.int32)
-    low = tl.load(at + 4).to(tl.int32)
-    high = tl.load(at + 5).to(tl.int32)
-    rank = tl.load(at + 6).to(tl.int32)
-    return place, width, top, bottom, low, high, rank, tl.load(at + 7), tl.load(at + 8)
+def _by_fours(table, tile):
+    """Whether the matrix of a tile can be treated by fours."""
+    return tl.load(table + tile * 11) != 0
 
 
 @triton.jit
-def _mine(tiles, groups: tl.constexpr, together: tl.constexpr):
-    """Tile, worker and columns of the factors that this program treats; and whether those are the first."""
+def _known(number, fours: tl.constexpr):
+    """A number, of which the compiler gets to know that it is a multiple of four."""
+    if fours:
+        return number // 4 * 4
+    else:
+        return number
+
+
+@triton.jit
+def _mine(tiles, groups: tl.constexpr):
+    """Tile, worker and group of the factors' columns that this program treats."""
     program = tl.program_id(0)
     rest = program // tiles
-    group = rest % groups
-    return program % tiles, (rest // groups).to(tl.int64), group * together + tl.arange(0, together), group == 0
+    return program % tiles, (rest // groups).to(tl.int64), rest % groups
+
+
+@triton.jit
+def _place(width, columns: tl.constexpr):
+    """Rows and columns of a tile, a row for each warp, and how far its elements lie from the first."""
+    row, column = tl.arange(0, 4)[:, None], tl.arange(0, columns)[None, :]
+    return row, column, row * width + column
+
+
+@triton.jit
+def _and(some, one):
+    """Tiles, and one more."""
+    return some + (one,)  # noqa: RUF005  # the compiler knows no other way
+
+
+@triton.jit
+def _of_q(at, width, count, first, rank, number: tl.constexpr, columns: tl.constexpr):
+    """`count` elements of `number` rows of Qᵀ from `first` on, each as a tile; zeros where there are none."""
+    column, found = tl.zeros((4, 1), tl.int32) + tl.arange(0, columns)[None, :], ()
+    for k in tl.static_range(number):
+        r = first + k
+        row = tl.load(at + r * width + column, mask=column < tl.where(r < rank, count, 0), other=0.0)
+        found = _and(found, row)
+    return found
+
+
+@triton.jit
+def _of_p(at, row, count, r, rank):
+    """Column `r` of some rows of P, zeros behind row `count` and behind the last column: (rows, 1)."""
+    return tl.load(at + row * rank + r, mask=row < tl.where(r < rank, count, 0), other=0.0)
+
+
+@triton.jit
+def _zeros(number: tl.constexpr, columns: tl.constexpr):
+    found = ()
+    for _ in tl.static_range(number):
+        found = _and(found, tl.zeros((4, columns), tl.float32))
+    return found
+
+
+@triton.jit
+def _plus(total, a, b):
+    """total + a b, in one rounding."""
+    a, b = tl.broadcast(a, b)
+    return tl.fma(a, b, total)
 
 
 @triton.jit
 def _times(table, tiles, given, memory, right, left, shape: tl.constexpr):
-    """Some rows of M Q, (factor's columns, rows, columns) at a time."""
+    """Some rows of M Q."""
+    tile, worker, group = _mine(tiles, shape[0])
+    if _by_fours(table, tile):
+        _times_rows(table, tile, worker, group, given, memory, right, left, shape, True)
+    else:
+        _times_rows(table, tile, worker, group, given, memory, right, left, shape, False)
+
+
+@triton.jit
+def _times_rows(table, tile, worker, group, given, memory, right, left, shape: tl.constexpr, fours: tl.constexpr):
+    groups: tl.constexpr = shape[0]
     together: tl.constexpr = shape[1]
-    rows: tl.constexpr = shape[2]
+    tall: tl.constexpr = shape[2] if fours else 1  # tiles, one below the other
     columns: tl.constexpr = shape[3]
-    tile, worker, r, first = _mine(tiles, shape[0], together)
-    place, width, top, bottom, low, high, rank, to, start = _tile(table, tile)
-    x = _at(given, worker, place, tile)
-    row = top + tl.arange(0, rows)
-    last = tl.where(first, bottom, 0)  # one program of those that read an element keeps it
-    total = tl.zeros((together, rows, columns), tl.float32)
+    even: tl.constexpr = fours and shape[4]
+    place, there, width, top, bottom, low, high, rank, to, start = _tile(table, tile, fours)
+    row, column, element = _place(width, columns)
+    x = given[0] + worker * given[1] + (there + top * width)
+    kept = place.to(tl.int32) + top * width
+    q_at = right + _known(start, even)
+    total = _zeros(together * tall, columns)
     for begin in range(low, high, columns):
-        column = begin + tl.arange(0, columns)
-        element = row[None, :, None] * width + column[None, None, :]
-        inside = (row < bottom)[None, :, None] & (column < high)[None, None, :]
-        a = tl.load(x + element, mask=inside, other=0.0).to(tl.float32)
-        a = compensated(a, memory, worker, place + element, inside)
-        keep(a, memory, worker, place + element, inside & (row < last)[None, :, None])
-        live = (r < rank)[:, None, None] & (column < high)[None, None, :]
-        q = tl.load(right + start + r[:, None, None] * width + column[None, None, :], mask=live, other=0.0)
-        a, q = tl.broadcast(a, q)
-        total = tl.fma(a, q, total)
-    found = left[0] + worker * left[1] + to + row[None, :] * rank + r[:, None]
-    tl.store(found, tl.sum(total, 2), mask=(row < bottom)[None, :] & (r < rank)[:, None])
+        q = _of_q(q_at + begin, width, high - begin, group * together, rank, together, columns)
+        a = ()
+        for i in tl.static_range(tall):  # all is read before anything is written
+            inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
+            read = tl.load(x + to_there, mask=inside, other=0.0).to(tl.float32)
+            a = _and(a, compensated(read, memory, worker, kept + to_there, inside))
+        new = ()
+        for i in tl.static_range(tall):
+            inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
+            if groups > 1:  # one program of those that read an element keeps it
+                inside = inside & (row < tl.where(group == 0, 4, 0))
+            keep(a[i], memory, worker, kept + to_there, inside)
+            for k in tl.static_range(together):
+                new = _and(new, _plus(total[i * together + k], a[i], q[k]))
+        total = new
+    row = tl.arange(0, 4)
+    for i in tl.static_range(tall):
+        first = top + 4 * i
+        found = left[0] + worker * left[1] + to + first * rank
+        for k in tl.static_range(together):
+            r = group * together + k
+            sums = tl.sum(total[i * together + k], 1)
+            tl.store(found + row * rank + r, sums, mask=row < tl.where(r < rank, bottom - first, 0))
 
 
 @triton.jit
 def _transposed(table, tiles, given, left, right, shape: tl.constexpr):
-    """Some columns of Pᵀ M, (factor's columns, rows, columns) at a time."""
+    """Some columns of Pᵀ M."""
+    tile, worker, group = _mine(tiles, shape[0])
+    if _by_fours(table, tile):
+        _transposed_columns(table, tile, worker, group, given, left, right, shape, True)
+    else:
+        _transposed_columns(table, tile, worker, group, given, left, right, shape, False)
+
+
+@triton.jit
+def _transposed_columns(table, tile, worker, group, given, left, right, shape: tl.constexpr, fours: tl.constexpr):
     together: tl.constexpr = shape[1]
-    rows: tl.constexpr = shape[2]
+    tall: tl.constexpr = 4 if fours else 1
     columns: tl.constexpr = shape[3]
-    tile, worker, r, _ = _mine(tiles, shape[0], together)
-    place, width, top, bottom, low, high, rank, start, to = _tile(table, tile)
-    x = _at(given, worker, place, tile)
-    column = low + tl.arange(0, columns)
-    total = tl.zeros((together, rows, columns), tl.float32)
-    for begin in range(top, bottom, rows):
-        row = begin + tl.arange(0, rows)
-        inside = (row < bottom)[None, :, None] & (column < high)[None, None, :]
-        a = tl.load(x + (row[None, :, None] * width + column[None, None, :]), mask=inside, other=0.0)
-        live = (r < rank)[:, None, None] & (row < bottom)[None, :, None]
-        p = tl.load(left + start + row[None, :, None] * rank + r[:, None, None], mask=live, other=0.0)
-        a, p = tl.broadcast(a, p)
-        total = tl.fma(a, p, total)
-    found = right[0] + worker * right[1] + to + r[:, None] * width + column[None, :]
-    tl.store(found, tl.sum(total, 1), mask=(r < rank)[:, None] & (column < high)[None, :])
+    even: tl.constexpr = fours and shape[4]
+    place, _, width, top, bottom, low, high, rank, start, to = _tile(table, tile, fours)
+    row, column, element = _place(width, columns)
+    x = given[0] + worker * given[1] + (place + low)
+    total = _zeros(together, columns)
+    for begin in range(top, bottom, 4 * tall):
+        for i in tl.static_range(tall):
+            first = begin + 4 * i
+            inside = (row < bottom - first) & (column < high - low)
+            a = tl.load(x + first * width + element, mask=inside, other=0.0)
+            new = ()
+            for k in tl.static_range(together):
+                p = _of_p(left + start + first * rank, row, bottom - first, group * together + k, rank)
+                new = _and(new, _plus(total[k], a, p))
+            total = new
+    found = right[0] + worker * right[1] + (_known(to, even) + low)
+    column = tl.arange(0, columns)
+    for k in tl.static_range(together):
+        r = group * together + k
+        tl.store(found + r * width + column, tl.sum(total[k], 0), mask=column < tl.where(r < rank, high - low, 0))
 
 
 @triton.jit
@@ -149,138 +223,67 @@ def _added(table, tiles, room, size: tl.constexpr, together: tl.constexpr):
 
 
 @triton.jit
-def _write(table, tiles, left, right, target, kept: tl.constexpr, shape: tl.constexpr):
-    """P Qᵀ to where the matrices lie in `target`; or, if that is what is kept, taken off it."""
-    groups: tl.constexpr = shape[0]
-    together: tl.constexpr = shape[1]
-    rows: tl.constexpr = shape[2]
+def _write(table, tiles, left, right, target, own, kept, flag, shape: tl.constexpr):
+    """P Qᵀ to where the matrices lie in `target`; and P `own`, if there is that, off what is kept."""
+    tile, worker, _ = _mine(tiles, 1)
+    if _by_fours(table, tile):
+        _write_columns(table, tile, worker, left, right, target, own, kept, flag, shape, True)
+    else:
+        _write_columns(table, tile, worker, left, right, target, own, kept, flag, shape, False)
+
+
+@triton.jit
+def _write_columns(table, tile, worker, left, right, target, own, kept, flag, shape: tl.constexpr, fours: tl.constexpr):
+    """`flag` becomes NaN if a product is not finite."""
+    wide: tl.constexpr = shape[0] * shape[1]
+    held: tl.constexpr = wide <= 8  # rows of Qᵀ, in registers
+    tall: tl.constexpr = shape[2] if fours else 1  # tiles, one below the other
     columns: tl.constexpr = shape[3]
-    wide: tl.constexpr = groups * together
-    tile, worker, _, _ = _mine(tiles, 1, 1)
-    place, width, top, bottom, low, high, rank, of_left, of_right = _tile(table, tile)
-    out = _at(target, worker, place, tile)
-    p_at = left + of_left
-    q_at = right[0] + worker * right[1] + of_right
-    row = top + tl.arange(0, rows)
-    for begin in range(low, high, columns):
-        column = begin + tl.arange(0, columns)
-        product = tl.zeros((rows, columns), tl.float32)
-        for r in tl.static_range(wide):
-            p = tl.load(p_at + row * rank + r, mask=row < tl.where(r < rank, bottom, 0), other=0.0)
-            q = tl.load(q_at + r * width + column, mask=column < tl.where(r < rank, high, 0), other=0.0)
-            p, q = tl.broadcast(p[:, None], q[None, :])
-            product = tl.fma(p, q, product)
-        at = out + (row[:, None] * width + column[None, :])
-        inside = (row < bottom)[:, None] & (column < high)[None, :]
-        if kept:
-            product = tl.load(at, mask=inside, other=0.0) - product
-        tl.store(at, product.to(at.dtype.element_ty), mask=inside)
-
-
-def _each(matrices: Matrices) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Place, height, width, rank, and the places of the factors, of each matrix."""
-    left = right = 0
-    for place, (height, width), rank in zip(matrices.places, matrices.shapes, matrices.ranks, strict=True):
-        yield place, height, width, rank, left, right
-        left, right = left + height * rank, right + rank * width
-
-
-def _between(matrices: Matrices, spans: Spans) -> Iterator[tuple[int, int, int]]:
-    """What lies beside the matrices, as other ones that have no factors: place, height and width."""
-    ends, at, step = [], 0, COLUMNS * STEPS
-    for first, last in spans:
-        ends.append((at, at := at + last - first))
-    for first, last in matrices.between:
-        for low, high in ((max(first, a), min(last, b)) for a, b in ends if a < last and first < b):
-            whole = (high - low) // step
-            yield low, whole, step
-            yield low + whole * step, 1, high - low - whole * step
-
-
-@lru_cache(maxsize=256)
-def _for_times(matrices: Matrices, spans: Spans | None, device: torch.device) -> Tiles:
-    """Programs that own `ROWS` rows and up to `STEPS` tiles of columns; with `spans`, of what lies beside, too."""
-    step, found, cut = COLUMNS * STEPS, [], _Cut(sum(h * r for h, r in matrices.left))
-    for place, height, width, rank, left, right in _each(matrices):
-        to, size = cut.places(left, height * rank, -(-width // step))
-        for k, low in enumerate(range(0, width, step)):
-            ends = low, min(low + step, width), rank, to + k * size, right
-            found += [(place, width, top, min(top + ROWS, height), *ends) for top in range(0, height, ROWS)]
-    for place, height, width in _between(matrices, spans) if spans is not None else ():
-        ends = 0, width, 0, 0, 0
-        found += [(place, width, top, min(top + ROWS, height), *ends) for top in range(0, height, ROWS) if width]
-    return cut.tiles(found, device)
-
-
-@lru_cache(maxsize=256)
-def _for_transposed(matrices: Matrices, device: torch.device) -> Tiles:
-    """Programs that own a tile of columns and a part of the rows."""
-    found, cut = [], _Cut(sum(r * w for r, w in matrices.right))
-    for place, height, width, rank, left, right in _each(matrices):
-        step = max(PART, -(-height // (PARTS * ROWS)) * ROWS)
-        to, size = cut.places(right, rank * width, -(-height // step))
-        for k, top in enumerate(range(0, height, step)):
-            ends = width, top, min(top + step, height)
-            tiles = ((low, min(low + COLUMNS, width)) for low in range(0, width, COLUMNS))
-            found += [(place, *ends, low, high, rank, left, to + k * size) for low, high in tiles]
-    return cut.tiles(found, device)
-
-
-@lru_cache(maxsize=256)
-def _for_write(matrices: Matrices, device: torch.device) -> Tensor:
-    """Programs that own `ROWS` rows and up to `STEPS` tiles of columns."""
-    step, found = COLUMNS * STEPS, []
-    for place, height, width, rank, left, right in _each(matrices):
-        for low in range(0, width, step):
-            ends = low, min(low + step, width), rank, left, right
-            found += [(place, width, top, min(top + ROWS, height), *ends) for top in range(0, height, ROWS)]
-    return _numbers(found, 9, device)
-
-
-class _Cut:
-    """Where results lie, `size` elements in all, and behind them the parts of those that are cut."""
-
-    def __init__(self, size: int) -> None:
-        self._size, self._room = size, size
-        self._parts: list[tuple[int, ...]] = []
-
-    def places(self, to: int, size: int, parts: int) -> tuple[int, int]:
-        """Where the first part of a result of `size` elements goes, and how far from one to the next it is."""
-        if parts == 1:
-            return to, 0
-        first, self._room = self._room, self._room + parts * size
-        for at in range(0, size, ADDED):
-            self._parts.append((to + at, first + at, size, parts, min(ADDED, size - at)))
-        return first, size
-
-    def tiles(self, found: Sequence[tuple[int, ...]], device: torch.device) -> Tiles:
-        parts = _numbers(self._parts, 5, device) if self._parts else None
-        return Tiles(_numbers(found, 9, device), parts, self._size, self._room)
-
-
-@lru_cache(maxsize=1024)
-def _shifts(matrices: Matrices, spans: Spans, writes: bool, device: torch.device) -> Tensor | None:
-    """For each tile, how far its matrix lies from its place in a window of such spans; None: it lies there."""
-    if len(spans) == 1 and spans[0][0] == 0:
-        return None
-    table = _for_write(matrices, device) if writes else _for_times(matrices, spans, device).tiles
-    places, ends, at = table[:, 0].contiguous().cpu(), [], 0
-    for first, last in spans:
-        ends.append((at, first - at))
-        at += last - first
-    starts, moved = (torch.tensor(numbers) for numbers in zip(*ends, strict=True))
-    return moved[torch.searchsorted(starts, places, right=True) - 1].to(device)
-
-
-def _numbers(found: Sequence[tuple[int, ...]], width: int, device: torch.device) -> Tensor:
-    return torch.tensor(found, dtype=torch.int64).reshape(-1, width).to(device)
-
-
-def _shape(rank: int) -> tuple[int, ...]:
-    """What kernels are compiled for: groups of a factor's columns, columns of a group, rows and columns of a tile."""
-    wide = int(triton.next_power_of_2(max(1, rank)))
-    together = min(wide, 8)
-    return wide // together, together, ROWS, COLUMNS
+    even: tl.constexpr = fours and shape[4]
+    place, there, width, top, bottom, low, high, rank, of_left, of_right = _tile(table, tile, fours)
+    row, column, element = _place(width, columns)
+    count, start = high - low, _known(of_right, even) + low
+    q_at = right[0] + worker * right[1] + start
+    out = target[0] + worker * target[1] + (there + low)
+    o_at, error = own[0], kept[0]
+    if own[0] is not None:
+        o_at += worker * own[1] + start
+        error += worker * kept[1] + (place + low)
+    q, o = (), ()
+    if held:
+        q = _of_q(q_at, width, count, 0, rank, wide, columns)
+        if own[0] is not None:
+            o = _of_q(o_at, width, count, 0, rank, wide, columns)
+    bad = tl.zeros((4, columns), tl.float32)
+    for begin in range(top, bottom, 4 * tall):
+        rest = ()
+        for i in tl.static_range(tall):  # all is read before anything is written
+            if own[0] is not None:
+                inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
+                rest = _and(rest, tl.load(error + first + element, mask=inside, other=0.0))
+        for i in tl.static_range(tall):
+            inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
+            product, less = tl.zeros((4, columns), tl.float32), tl.zeros((4, columns), tl.float32)
+            if own[0] is not None:
+                less = rest[i]
+            for r in tl.static_range(wide):
+                p = _of_p(left + of_left + (begin + 4 * i) * rank, row, bottom - begin - 4 * i, r, rank)
+                if held:
+                    product = _plus(product, p, q[r])
+                else:
+                    product = _plus(product, p, _of_q(q_at, width, count, r, rank, 1, columns)[0])
+                if own[0] is not None:
+                    if held:
+                        less = _plus(less, p * -1.0, o[r])
+                    else:
+                        less = _plus(less, p * -1.0, _of_q(o_at, width, count, r, rank, 1, columns)[0])
+            bad = _plus(bad, product, tl.zeros((4, columns), tl.float32))
+            if own[0] is not None:
+                tl.store(error + first + element, less, mask=inside)
+                inside = inside & (row < tl.where(worker == 0, 4, 0))  # all workers have the same mean
+            tl.store(out + first + element, product.to(out.dtype.element_ty), mask=inside)
+    spoilt = tl.sum(bad)
+    tl.store(flag, spoilt, mask=spoilt != spoilt)  # all programs that find one write the same
 
 
 class Tiled:
@@ -289,7 +292,7 @@ class Tiled:
     def __init__(self, source: Window, feedback: Feedback | None, matrices: Matrices) -> None:
         self._source, self._feedback, self._matrices = source, feedback, matrices
         self._device = source.buffer.device
-        self._shape = _shape(max(matrices.ranks, default=1))
+        self._shape = _shape(matrices)
         self._memory: Memory | None = None  # until `x` is there
         if feedback is not None:
             self.x, self._memory = feedback.out, memory_of(feedback)
@@ -300,54 +303,58 @@ class Tiled:
             self._memory = Memory(None, 0, None, None, None, self.x, self.x.stride(0))
 
     def times(self, right: Tensor) -> Tensor:
-        spans = self._source.spans
-        if self._memory is None:
-            table = _for_times(self._matrices, None, self._device)
-            given, memory = _lies(self.x), memory_of(None)
-        else:
-            table = _for_times(self._matrices, spans, self._device)
-            shifts = _shifts(self._matrices, spans, False, self._device)
-            given, memory, self._memory = _lies(self._source.buffer, shifts), self._memory, None
+        memory, self._memory = self._memory, None
+        spans, given = (None, self.x) if memory is None else (self._source.spans, self._source.buffer)
+        memory = memory_of(None) if memory is None else memory
+        if len(self.x) == 1:
+            memory = memory._replace(error_stride=0, out_stride=0)
+        table = tiles.for_times(self._matrices, spans, tiles.ROWS * self._shape[2], self._device)
         left = torch.empty((len(self.x), table.room), device=self._device)
-        args = table.tiles, len(table.tiles), given, memory, _dense(right), _lies(left)
-        self._launch(_times, table.tiles, self._shape[0] * len(self.x), *args)
+        args = _rows(given), memory, _dense(right), _rows(left)
+        self._launch(_times, table, self._shape[0] * len(left), *args)
         return self._whole(left, table)
 
     def transposed(self, left: Tensor) -> Tensor:
-        table = _for_transposed(self._matrices, self._device)
+        table = tiles.for_transposed(self._matrices, self._device)
         right = torch.empty((len(self.x), table.room), device=self._device)
-        args = table.tiles, len(table.tiles), _lies(self.x), _dense(left), _lies(right)
-        self._launch(_transposed, table.tiles, self._shape[0] * len(self.x), *args)
+        args = _rows(self.x), _dense(left), _rows(right)
+        self._launch(_transposed, table, self._shape[0] * len(right), *args)
         return self._whole(right, table)
 
-    def write(self, left: Tensor, right: Tensor, target: Window) -> None:
+    def write(self, left: Tensor, right: Tensor, target: Window, own: Tensor | None = None) -> Flag:
         assert target.buffer.stride(1) == 1, "elements of a row are neighbours"
-        self._write(left, right, target.buffer, target.spans, kept=False)
-
-    def keep(self, left: Tensor, right: Tensor) -> None:
-        assert self._feedback is not None
-        out = self._feedback.out
-        self._write(left, right, out, ((0, out.shape[1]),), kept=True)
-
-    def _write(self, left: Tensor, right: Tensor, target: Tensor, spans: Spans, kept: bool) -> None:
-        table = _for_write(self._matrices, self._device)
-        shifts = _shifts(self._matrices, spans, True, self._device)
-        args = table, len(table), _dense(left), _lies(_dense(right)), _lies(target, shifts)
-        self._launch(_write, table, len(target), *args, kept=kept)
+        table, flag = tiles.for_write(self._matrices, target.spans, self._device), torch.zeros((), device=self._device)
+        mine = kept = Rows(None, 0)
+        if own is not None:
+            assert self._feedback is not None
+            assert target.rows == 1, "all workers have the same mean"
+            mine, kept = _rows(_dense(own)), _rows(self._feedback.out)
+        args = _dense(left), _rows(_dense(right)), _rows(target.buffer), mine, kept, flag
+        self._launch(_write, table, target.rows if own is None else len(own), *args)
+        return flag
 
     def _whole(self, room: Tensor, table: Tiles) -> Tensor:
         """The results, with those whole that were cut."""
         if table.parts is not None:
-            args = table.parts, len(table.parts), _lies(room)
-            launch(_added, len(table.parts) * len(room), self._device, *args, size=ADDED, together=8)
+            args = table.parts, len(table.parts), _rows(room)
+            launch(_added, len(table.parts) * len(room), self._device, *args, size=tiles.ADDED, together=8)
         return room[:, : table.size]
 
-    def _launch(self, kernel: Any, table: Tensor, times: int, *args: Any, **constants: Any) -> None:
-        launch(kernel, len(table) * times, self._device, *args, **constants, shape=self._shape)
+    def _launch(self, kernel: Any, table: Tiles, times: int, *args: Any) -> None:
+        """All tiles, so many times."""
+        launch(kernel, len(table.tiles) * times, self._device, table.tiles, len(table.tiles), *args, shape=self._shape)
 
 
-def _lies(x: Tensor, shifts: Tensor | None = None) -> Lies:
-    return Lies(x, x.stride(0), shifts)
+def _shape(matrices: Matrices) -> tuple[int, ...]:
+    """What kernels are compiled for: groups of a factor's columns, columns of a group, rows and columns of a tile; and
+    whether Qᵀ can be treated by fours."""
+    wide = int(triton.next_power_of_2(max(1, *matrices.ranks, 1)))
+    together = min(wide, 8)
+    return wide // together, together, 1 if together == 8 else 2, tiles.COLUMNS, tiles.fours(matrices)
+
+
+def _rows(x: Tensor) -> Rows:
+    return Rows(x, x.stride(0) if len(x) > 1 else 0)
 
 
 def _dense(factors: Tensor) -> Tensor:

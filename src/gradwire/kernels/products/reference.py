@@ -13,7 +13,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.products.matrices import Matrices, Shapes
 
 SMALL = 1 << 16  # elements of a matrix that is copied beside others of its shape
@@ -84,18 +84,21 @@ class Stacked:
     def _joined(self, found: Sequence[Tensor]) -> Tensor:
         return torch.cat([f.flatten(1) for f in found], 1) if found else self.x[:, :0]
 
-    def write(self, left: Tensor, right: Tensor, target: Window) -> None:
+    def write(self, left: Tensor, right: Tensor, target: Window, own: Tensor | None = None) -> Flag:
+        if own is not None:
+            self._keep(left, own)
         for stack, p, q in zip(self.stacks, *self._both(left, right), strict=True):
             outs = stack.views(target.at)
             if len(outs) == 1 and outs[0].dtype == torch.float32:
                 torch.bmm(p[:, 0].expand(len(outs[0]), -1, -1), q[:, 0], out=outs[0])
             else:
                 torch._foreach_copy_(outs, list((p @ q).unbind(1)))
+        return nonfinite_flag(left) + nonfinite_flag(right)
 
-    def keep(self, left: Tensor, right: Tensor) -> None:
+    def _keep(self, left: Tensor, own: Tensor) -> None:
         assert self.feedback is not None
         error = self.feedback.out
-        for stack, p, q in zip(self.stacks, *self._both(left, right), strict=True):
+        for stack, p, q in zip(self.stacks, *self._both(left, own), strict=True):
             errors = stack.views(lambda first, last: error[:, first:last])
             if len(errors) == 1:
                 errors[0].baddbmm_(p[:, 0].expand(len(error), -1, -1), q[:, 0], alpha=-1)

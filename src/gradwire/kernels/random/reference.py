@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.random import Stream
-from gradwire.kernels.backend import draws
+from gradwire.kernels.backend import fused
 from gradwire.kernels.recording import once
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -90,7 +90,7 @@ def block_words(key: int, first: int, blocks: int, device: torch.device) -> Tens
     A GPU's come from one launch where Triton is there: everything random is made of them, and in plain torch they take
     eighty.
     """
-    if draws(device) and first + blocks < 2**31:
+    if fused(device) and first + blocks < 2**31:
         from gradwire.kernels.random import gpu
 
         return gpu.block_words(key, first, blocks, device)

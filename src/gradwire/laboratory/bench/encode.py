@@ -167,11 +167,10 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
     strategy, payload = _sent(engines[0], x, layout)
     model = subject if isinstance(subject, str) else None
-    replayed = (
-        replays(Engine(spec, **options), x, layout, target, rounds - WARM) if device.type == "cuda" else (None, None)
-    )
     done = spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model
-    return Measured(*done, *replayed)
+    if device.type != "cuda":
+        return Measured(*done)
+    return Measured(*done, *replays(Engine(spec, **options), x, layout, target, rounds - WARM))
 
 
 def replays(
