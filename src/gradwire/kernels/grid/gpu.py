@@ -87,10 +87,12 @@ def _scale(a, live, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: 
 
 @triton.jit
 def _coins(turn, worker, first, shape: tl.constexpr):
-    """Of the rotation of a tile whose first element stands at `first` of its worker's vector; None: there is none."""
+    """Of the rotation, if there is one, of a tile whose first element stands at `first` of its worker's vector."""
     keys, offsets, _, fours = turn
+    rows: tl.constexpr = shape[1]
+    columns: tl.constexpr = shape[2]
     if keys is None:
-        return None
+        return tl.zeros((rows, columns), tl.int1)
     else:
         return heads(tl.load(keys + worker), first + tl.load(offsets + worker), fours, shape[1], shape[2])
 
@@ -98,7 +100,7 @@ def _coins(turn, worker, first, shape: tl.constexpr):
 @triton.jit
 def _rotated(a, coins, turn, shape: tl.constexpr):
     """A tile, as it is quantised."""
-    if coins is None:
+    if turn[0] is None:
         return a
     else:
         return transformed(flipped(a, coins), turn[2], shape[1], shape[2], shape[7], shape[8])
@@ -106,7 +108,7 @@ def _rotated(a, coins, turn, shape: tl.constexpr):
 
 @triton.jit
 def _rotated_back(a, coins, turn, shape: tl.constexpr):
-    if coins is None:
+    if turn[0] is None:
         return a
     else:
         return flipped(transformed(a, turn[2], shape[1], shape[2], shape[7], shape[8]), coins)

@@ -68,11 +68,14 @@ class Chosen(NamedTuple):
 class Sent(NamedTuple):
     """What is sent is taken off the new error, multiplied by a factor; the momentum of these elements becomes zero."""
 
-    out: Tensor
+    out: Tensor | None  # None: there is no error
     out_stride: int
     factor: float
     momentum: Tensor | None
     momentum_stride: int
+
+
+NOT_KEPT = Sent(None, 0, 1.0, None, 0)
 
 
 @triton.jit
@@ -101,7 +104,7 @@ def _put(chosen, place, sent, row, a, element, larger, equal, larger_before, equ
     to = row.to(tl.int64) * k + slot
     tl.store(values + to, a, mask=kept)
     tl.store(where + to, element.to(tl.int64), mask=kept)
-    if sent is not None:
+    if sent[0] is not None:
         position = row % place[3] * place[4] + element
         _settle(sent, a, position, row // place[3], kept & (position < place[2]), bits)
 
@@ -285,21 +288,21 @@ def _count_above(x, stride, numel, thresholds, many, counts, tiles, size: tl.con
 
 
 def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int, k: int) -> tuple[Tensor, Tensor]:
-    return _top(source, feedback, shards, shard, k, None, 32)
+    return _top(source, feedback, shards, shard, k, NOT_KEPT, 32)
 
 
 def send_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, value_bits: int, factor: float
 ) -> tuple[Tensor, Tensor]:
     if feedback is None:
-        return _top(source, None, shards, shard, k, None, 32)
+        return _top(source, None, shards, shard, k, NOT_KEPT, 32)
     out, momentum = feedback.out, feedback.momentum
     sent = Sent(out, out.stride(0), factor, momentum, 0 if momentum is None else momentum.stride(0))
     return _top(source, feedback, shards, shard, k, sent, value_bits)
 
 
 def _top(
-    source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, sent: Sent | None, bits: int
+    source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, sent: Sent, bits: int
 ) -> tuple[Tensor, Tensor]:
     device, rows, memory = source.buffer.device, source.rows * shards, _memory(source, feedback)
     values = torch.empty((rows, k), device=device)
