@@ -76,7 +76,7 @@ def test_products_are_those_of_matrices(back_end, kinds, fed_back):
     of_shared, own = pieces(shared, matrices, matrices.left), seen.transposed(shared)
     close(pieces(own, matrices, matrices.right), [p.mT @ m for m, p in zip(of_x, of_shared, strict=True)])
     if feedback is not None:
-        target = window(torch.zeros(1, numel))
+        target = Window.whole(torch.zeros(1, numel))
         assert seen.write(shared, right, target, own) == 0
         close(pieces(target.read(), matrices), [p @ q for p, q in zip(of_shared, of_right, strict=True)])
         of_own = pieces(own, matrices, matrices.right)
