@@ -76,7 +76,9 @@ def test_products_are_those_of_matrices(back_end, kinds, fed_back):
     of_shared, own = pieces(shared, matrices, matrices.left), seen.transposed(shared)
     close(pieces(own, matrices, matrices.right), [p.mT @ m for m, p in zip(of_x, of_shared, strict=True)])
     if feedback is not None:
-        seen.keep(shared, own)
+        target = Window.whole(torch.zeros(1, numel))
+        assert seen.write(shared, right, target, own) == 0
+        close(pieces(target.read(), matrices), [p @ q for p, q in zip(of_shared, of_right, strict=True)])
         of_own = pieces(own, matrices, matrices.right)
         close(pieces(feedback.out, matrices), [m - p @ q for m, p, q in zip(of_x, of_shared, of_own, strict=True)])
         for first, last in matrices.between:

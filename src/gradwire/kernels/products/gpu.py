@@ -39,16 +39,16 @@ class Rows(NamedTuple):
 
 
 @triton.jit
-def _tile(table, tile, fours: tl.constexpr):
+def _tile(table, tile, by: tl.constexpr):
     """Place of a matrix, among all and in the window; its width, rows from-to, columns from-to, rank, and the places of
-    its factors P and Qᵀ. Those by `fours` are known to be multiples of four where they are."""
+    its factors P and Qᵀ. The compiler gets to know that places in the gradient are multiples of `by`."""
     at = table + tile * 11
-    place, there = _known(tl.load(at + 1), fours), _known(tl.load(at + 2), fours)
-    width = _known(tl.load(at + 3).to(tl.int32), fours)
+    place, there = tl.load(at + 1) // by * by, tl.load(at + 2) // by * by
+    width = tl.load(at + 3).to(tl.int32) // by * by
     top = tl.load(at + 4).to(tl.int32)
     bottom = tl.load(at + 5).to(tl.int32)
-    low = _known(tl.load(at + 6).to(tl.int32), fours)
-    high = _known(tl.load(at + 7).to(tl.int32), fours)
+    low = tl.load(at + 6).to(tl.int32) // by * by
+    high = tl.load(at + 7).to(tl.int32) // by * by
     rank = tl.load(at + 8).to(tl.int32)
     return place, there, width, top, bottom, low, high, rank, tl.load(at + 9), tl.load(at + 10)
 
@@ -57,15 +57,6 @@ def _tile(table, tile, fours: tl.constexpr):
 def _by_fours(table, tile):
     """Whether the matrix of a tile can be treated by fours."""
     return tl.load(table + tile * 11) != 0
-
-
-@triton.jit
-def _known(number, fours: tl.constexpr):
-    """A number, of which the compiler gets to know that it is a multiple of four."""
-    if fours:
-        return number // 4 * 4
-    else:
-        return number
 
 
 @triton.jit
@@ -84,41 +75,22 @@ def _place(width, columns: tl.constexpr):
 
 
 @triton.jit
-def _and(some, one):
-    """Tiles, and one more."""
-    return some + (one,)  # noqa: RUF005  # the compiler knows no other way
-
-
-@triton.jit
 def _of_q(at, width, count, first, rank, number: tl.constexpr, columns: tl.constexpr):
     """`count` elements of `number` rows of Qᵀ from `first` on, each as a tile; zeros where there are none."""
     column, found = tl.zeros((4, 1), tl.int32) + tl.arange(0, columns)[None, :], ()
     for k in tl.static_range(number):
         r = first + k
         row = tl.load(at + r * width + column, mask=column < tl.where(r < rank, count, 0), other=0.0)
-        found = _and(found, row)
+        found += (row,)  # type: ignore[assignment]
     return found
-
-
-@triton.jit
-def _of_p(at, row, count, r, rank):
-    """Column `r` of some rows of P, zeros behind row `count` and behind the last column: (rows, 1)."""
-    return tl.load(at + row * rank + r, mask=row < tl.where(r < rank, count, 0), other=0.0)
 
 
 @triton.jit
 def _zeros(number: tl.constexpr, columns: tl.constexpr):
     found = ()
     for _ in tl.static_range(number):
-        found = _and(found, tl.zeros((4, columns), tl.float32))
+        found += (tl.zeros((4, columns), tl.float32),)  # type: ignore[assignment]
     return found
-
-
-@triton.jit
-def _plus(total, a, b):
-    """total + a b, in one rounding."""
-    a, b = tl.broadcast(a, b)
-    return tl.fma(a, b, total)
 
 
 @triton.jit
@@ -137,12 +109,13 @@ def _times_rows(table, tile, worker, group, given, memory, right, left, shape: t
     together: tl.constexpr = shape[1]
     tall: tl.constexpr = shape[2] if fours else 1  # tiles, one below the other
     columns: tl.constexpr = shape[3]
-    even: tl.constexpr = fours and shape[4]
-    place, there, width, top, bottom, low, high, rank, to, start = _tile(table, tile, fours)
+    by: tl.constexpr = 4 if fours else 1
+    even: tl.constexpr = 4 if fours and shape[4] else 1
+    place, there, width, top, bottom, low, high, rank, to, start = _tile(table, tile, by)
     row, column, element = _place(width, columns)
     x = given[0] + worker * given[1] + (there + top * width)
     kept = place.to(tl.int32) + top * width
-    q_at = right + _known(start, even)
+    q_at = right + start // even * even
     total = _zeros(together * tall, columns)
     for begin in range(low, high, columns):
         q = _of_q(q_at + begin, width, high - begin, group * together, rank, together, columns)
@@ -150,7 +123,7 @@ def _times_rows(table, tile, worker, group, given, memory, right, left, shape: t
         for i in tl.static_range(tall):  # all is read before anything is written
             inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
             read = tl.load(x + to_there, mask=inside, other=0.0).to(tl.float32)
-            a = _and(a, compensated(read, memory, worker, kept + to_there, inside))
+            a += (compensated(read, memory, worker, kept + to_there, inside),)  # type: ignore[assignment]
         new = ()
         for i in tl.static_range(tall):
             inside, to_there = (row < bottom - top - 4 * i) & (column < high - begin), 4 * i * width + begin + element
@@ -158,7 +131,7 @@ def _times_rows(table, tile, worker, group, given, memory, right, left, shape: t
                 inside = inside & (row < tl.where(group == 0, 4, 0))
             keep(a[i], memory, worker, kept + to_there, inside)
             for k in tl.static_range(together):
-                new = _and(new, _plus(total[i * together + k], a[i], q[k]))
+                new += (tl.fma(a[i], q[k], total[i * together + k]),)  # type: ignore[assignment]
         total = new
     row = tl.arange(0, 4)
     for i in tl.static_range(tall):
@@ -185,8 +158,9 @@ def _transposed_columns(table, tile, worker, group, given, left, right, shape: t
     together: tl.constexpr = shape[1]
     tall: tl.constexpr = 4 if fours else 1
     columns: tl.constexpr = shape[3]
-    even: tl.constexpr = fours and shape[4]
-    place, _, width, top, bottom, low, high, rank, start, to = _tile(table, tile, fours)
+    by: tl.constexpr = 4 if fours else 1
+    even: tl.constexpr = 4 if fours and shape[4] else 1
+    place, _, width, top, bottom, low, high, rank, start, to = _tile(table, tile, by)
     row, column, element = _place(width, columns)
     x = given[0] + worker * given[1] + (place + low)
     total = _zeros(together, columns)
@@ -197,10 +171,12 @@ def _transposed_columns(table, tile, worker, group, given, left, right, shape: t
             a = tl.load(x + first * width + element, mask=inside, other=0.0)
             new = ()
             for k in tl.static_range(together):
-                p = _of_p(left + start + first * rank, row, bottom - first, group * together + k, rank)
-                new = _and(new, _plus(total[k], a, p))
+                r = group * together + k
+                present = row < tl.where(r < rank, bottom - first, 0)
+                p = tl.load(left + start + first * rank + row * rank + r, mask=present, other=0.0)
+                new += (tl.fma(a, tl.broadcast_to(p, (4, columns)), total[k]),)  # type: ignore[assignment]
             total = new
-    found = right[0] + worker * right[1] + (_known(to, even) + low)
+    found = right[0] + worker * right[1] + (to // even * even + low)
     column = tl.arange(0, columns)
     for k in tl.static_range(together):
         r = group * together + k
@@ -239,45 +215,44 @@ def _write_columns(table, tile, worker, left, right, target, own, kept, flag, sh
     held: tl.constexpr = wide <= 8  # rows of Qᵀ, in registers
     tall: tl.constexpr = shape[2] if fours else 1  # tiles, one below the other
     columns: tl.constexpr = shape[3]
-    even: tl.constexpr = fours and shape[4]
-    place, there, width, top, bottom, low, high, rank, of_left, of_right = _tile(table, tile, fours)
+    by: tl.constexpr = 4 if fours else 1
+    even: tl.constexpr = 4 if fours and shape[4] else 1
+    place, there, width, top, bottom, low, high, rank, of_left, of_right = _tile(table, tile, by)
     row, column, element = _place(width, columns)
-    count, start = high - low, _known(of_right, even) + low
+    count, start = high - low, of_right // even * even + low
     q_at = right[0] + worker * right[1] + start
     out = target[0] + worker * target[1] + (there + low)
     o_at, error = own[0], kept[0]
     if own[0] is not None:
         o_at += worker * own[1] + start
         error += worker * kept[1] + (place + low)
-    q, o = (), ()
-    if held:
-        q = _of_q(q_at, width, count, 0, rank, wide, columns)
-        if own[0] is not None:
-            o = _of_q(o_at, width, count, 0, rank, wide, columns)
+    q = _of_q(q_at, width, count, 0, rank, wide if held else 1, columns)
+    o = q
+    if own[0] is not None:
+        o = _of_q(o_at, width, count, 0, rank, wide if held else 1, columns)
     bad = tl.zeros((4, columns), tl.float32)
     for begin in range(top, bottom, 4 * tall):
         rest = ()
         for i in tl.static_range(tall):  # all is read before anything is written
             if own[0] is not None:
                 inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
-                rest = _and(rest, tl.load(error + first + element, mask=inside, other=0.0))
+                rest += (tl.load(error + first + element, mask=inside, other=0.0),)  # type: ignore[assignment]
         for i in tl.static_range(tall):
             inside, first = (row < bottom - begin - 4 * i) & (column < count), (begin + 4 * i) * width
             product, less = tl.zeros((4, columns), tl.float32), tl.zeros((4, columns), tl.float32)
             if own[0] is not None:
                 less = rest[i]
             for r in tl.static_range(wide):
-                p = _of_p(left + of_left + (begin + 4 * i) * rank, row, bottom - begin - 4 * i, r, rank)
-                if held:
-                    product = _plus(product, p, q[r])
-                else:
-                    product = _plus(product, p, _of_q(q_at, width, count, r, rank, 1, columns)[0])
+                present = row < tl.where(r < rank, bottom - begin - 4 * i, 0)
+                p = tl.load(left + of_left + (begin + 4 * i) * rank + row * rank + r, mask=present, other=0.0)
+                if not held:
+                    q = _of_q(q_at, width, count, r, rank, 1, columns)
+                product = tl.fma(tl.broadcast_to(p, (4, columns)), q[r if held else 0], product)
                 if own[0] is not None:
-                    if held:
-                        less = _plus(less, p * -1.0, o[r])
-                    else:
-                        less = _plus(less, p * -1.0, _of_q(o_at, width, count, r, rank, 1, columns)[0])
-            bad = _plus(bad, product, tl.zeros((4, columns), tl.float32))
+                    if not held:
+                        o = _of_q(o_at, width, count, r, rank, 1, columns)
+                    less = tl.fma(tl.broadcast_to(p * -1.0, (4, columns)), o[r if held else 0], less)
+            bad = tl.fma(product, tl.zeros((4, columns), tl.float32), bad)
             if own[0] is not None:
                 tl.store(error + first + element, less, mask=inside)
                 inside = inside & (row < tl.where(worker == 0, 4, 0))  # all workers have the same mean
