@@ -170,7 +170,8 @@ class Engine(Steps):
             ctx = self.context(unit.rest, index, writes, None, rest)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
             results.append(write(Window(out, unit.rest_spans), mean))
-        return total(results, out), torch.stack(pairs).sum(0) if pairs else None
+        flag = total(results, out) if self.keeps_anything else out.new_zeros((), dtype=torch.float32)
+        return flag, torch.stack(pairs).sum(0) if pairs else None
 
     def context(self, layout: Layout, index: int, writes: Transaction, codec: Codec | None, source: Window) -> Context:
         group = self.groups[index]

@@ -12,10 +12,12 @@ that move. `Graphs.summary` counts them, with the reason.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -29,6 +31,7 @@ from gradwire.kernels.recording import NotRepeatable, Recording
 from gradwire.unit import UnitResult
 
 WARM = 2  # steps of a unit, one for each buffer of its memories, before it is captured
+TRIES = 3  # failures of captures after which there are no more
 MOST = 8  # captures of a unit: more of them, and its tensors do not stay where they are
 END = "the end of a step"
 Where: TypeAlias = tuple[object, ...]
@@ -80,6 +83,7 @@ class Unit:
     captures: list[Capture] = field(default_factory=list)
     refusal: str | None = None  # why it is not captured
     replays: int = 0
+    failures: int = 0  # of captures
 
     def attempt(self, capture: Callable[[], Capture]) -> Capture | None:
         """A capture; None, and a refusal, if that cannot be: the step is launched then."""
@@ -88,9 +92,12 @@ class Unit:
                 self.captures.clear()
                 raise NotRepeatable("its tensors do not stay where they are")
             return capture()
-        except Exception as problem:  # whatever it is, the step can be launched
-            self.refusal = str(problem) if isinstance(problem, NotRepeatable) else f"the capture failed: {problem}"
-            return None
+        except NotRepeatable as problem:
+            self.refusal = str(problem)
+        except RuntimeError as problem:  # of CUDA: the step can be launched, and captured later
+            self.failures += 1
+            self.refusal = f"captures failed: {problem}" if self.failures == TRIES else None
+        return None
 
     def launch(self, where: Where) -> None:
         """A step is launched."""
@@ -210,7 +217,7 @@ def _captured(unit: Unit, where: Where, stores: Sequence[Store], make: Callable[
     changes = tuple((store, store.changes) for store in stores)
     program, recording, stretches = make(), Recording(device), _Stretches(unit)
     requests: list[Any] = []
-    with _capturing, torch.no_grad(), torch.cuda.stream(_stream(device)):
+    with _capturing, _nothing_freed(), torch.no_grad(), torch.cuda.stream(_stream(device)):
         torch.cuda.synchronize(device)
         for answer in [None, *answers]:
             request, result = stretches.add(program, answer, recording)
@@ -227,6 +234,19 @@ def _captured(unit: Unit, where: Where, stores: Sequence[Store], make: Callable[
         raise NotRepeatable("a memory that is empty")
     rooms = tuple(map(_tensors, answers))
     return Capture(where, changes, tuple(stretches.graphs), tuple(requests), rooms, result, turns, recording)
+
+
+@contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """Inside, Python does not look for garbage: what CUDA frees for it would end a capture."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

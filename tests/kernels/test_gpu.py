@@ -32,6 +32,7 @@ SPECS = (
     "lpc(bits=2, clip=0.9, block=2048)",
     "lpc(bits=3, block=64)",
     "thc",
+    "thc(bits=6, rotation='full')",
     "blockint(bits=2, block=64, rotate=True)",
     "blockint(block=32, rounding='stochastic', rotate=True)",
     "efsignsgd",

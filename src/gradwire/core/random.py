@@ -43,6 +43,14 @@ class Stream:
             yield slice(i * size, (i + 1) * size), key, offset
 
 
+def joined(streams: Sequence[Stream]) -> Stream:
+    """The keys of all streams, one after the other."""
+    keys, offsets = (tuple(n for s in streams for n in getattr(s, part)) for part in ("keys", "offsets"))
+    again = [stream.of_step for stream in streams if stream.of_step is not None]
+    known = len(again) == len(streams)
+    return Stream(keys, offsets, (lambda step: joined([one(step) for one in again])) if known else None)
+
+
 @dataclass(frozen=True)
 class Random:
     """The source of randomness in one step for one unit, of the workers `ranks`.

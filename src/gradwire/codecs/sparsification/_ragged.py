@@ -58,7 +58,7 @@ def write_counted(values: Tensor, where: Tensor, numel: int, value_bits: int) ->
     if not values.numel():
         return no_bytes(values)
     count = torch.full((1, 1), values.shape[1], dtype=torch.int32, device=values.device)
-    return rows.join(count, write(values, where, numel, value_bits))
+    return rows.join(count, write(values, where, numel, value_bits, steady=False))
 
 
 def read_counted(data: Tensor, numel: int, value_bits: int) -> tuple[Tensor, Tensor]:
@@ -66,7 +66,7 @@ def read_counted(data: Tensor, numel: int, value_bits: int) -> tuple[Tensor, Ten
     count = _counted(data.shape[1], numel, value_bits)
     if count is None:
         count = int(rows.take(data, 0, 1, torch.int32)[0])
-    values, where = read(data[:, 4:], numel, count, value_bits)
+    values, where = read(data[:, 4:], numel, count, value_bits, steady=False)
     return values[0], where[0]
 
 
@@ -103,7 +103,7 @@ class RowByRow(Codec):
             return total
         for i, (values, where) in enumerate(self._held(payload, numel)):  # worker by worker: the order of sums is fixed
             total[i // size].index_add_(0, where, values)
-        return total.div_(size)
+        return rows.divide_(total, size)
 
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
         if not one_pass(target, on_gpu=lambda: True):

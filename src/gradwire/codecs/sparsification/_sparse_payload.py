@@ -29,21 +29,28 @@ def support_bytes(numel: int, k: int, value_bits: int = 32, coding: str = "best"
     return k * value_bits // 8 + index_sets.index_bytes(numel, k, coding)
 
 
-def write(values: Tensor, indices: Tensor, numel: int, value_bits: int = 32, coding: str = "best") -> Tensor:
-    """(rows, k) float32 values at (rows, k) int64 indices, distinct and ascending -> (rows, bytes) uint8."""
-    if _fused(values, numel, indices.shape[1]):
+def write(
+    values: Tensor, indices: Tensor, numel: int, value_bits: int = 32, coding: str = "best", steady: bool = True
+) -> Tensor:
+    """(rows, k) float32 values at (rows, k) int64 indices, distinct and ascending -> (rows, bytes) uint8.
+
+    `steady`: k is the same in each step.
+    """
+    if steady and _fused(values, numel, indices.shape[1]):
         return index_sets.write(values, indices, numel, coding, value_bits)
     sent = values if value_bits == 32 else to_half(values)
-    return rows.join(sent, index_sets.encode(indices, numel, coding))
+    return rows.join(sent, index_sets.encode(indices, numel, coding, steady))
 
 
-def read(data: Tensor, numel: int, k: int, value_bits: int = 32, coding: str = "best") -> tuple[Tensor, Tensor]:
+def read(
+    data: Tensor, numel: int, k: int, value_bits: int = 32, coding: str = "best", steady: bool = True
+) -> tuple[Tensor, Tensor]:
     """The inverse: (rows, k) float32 values and (rows, k) int64 indices."""
-    if _fused(data, numel, k):
+    if steady and _fused(data, numel, k):
         return index_sets.read(data, numel, k, coding, value_bits)
     sent, start = rows.take(data, 0, k, torch.float32 if value_bits == 32 else torch.float16)
     stop = start + index_sets.index_bytes(numel, k, coding)
-    where = index_sets.decode(data[:, start:stop], numel, k, coding)
+    where = index_sets.decode(data[:, start:stop], numel, k, coding, steady)
     return sent if value_bits == 32 else from_half(sent), where
 
 

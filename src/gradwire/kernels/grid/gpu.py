@@ -115,10 +115,13 @@ def _rotated_back(a, coins, turn, shape: tl.constexpr):
 
 
 @triton.jit
-def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payload, row, numbers, shape: tl.constexpr):
+def _encoded(
+    a, live, blocks, element, numel, noise, turn, worker, shard, shift, payload, row, numbers, shape: tl.constexpr
+):
     """Scales and codes of the tile `a`, to a row of the payload; returns what is lost.
 
-    Element `element` of the row stands at `shift` + `element` of its worker's vector.
+    Element `element` of the row stands at `shift` + `element` of its worker's vector. Before it there are `shard` rows
+    of `numel` random numbers.
     """
     block: tl.constexpr = shape[0]
     rows: tl.constexpr = shape[1]
@@ -139,7 +142,7 @@ def _encoded(a, live, blocks, element, numel, noise, turn, worker, shift, payloa
     if keys is None:
         code = tl.floor(tl.abs(y) + 0.5)
     else:
-        place = (shift + element).to(tl.int64) + tl.load(offsets + worker)
+        place = (shard * numel + element).to(tl.int64) + tl.load(offsets + worker)
         code = tl.floor(tl.abs(y) + half(tl.load(keys + worker), place))
     code = tl.where(y < 0, -code, code)
     code = tl.where(code < -low, -low, tl.where(code > high, high, code)) + low
@@ -181,7 +184,7 @@ def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.
     shift = shard * place[4]
     position = position_of(place, shard, element)
     a = compensated(a, memory, worker, position, inside)
-    lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shift, payload, row, numbers, shape)
+    lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shard, shift, payload, row, numbers, shape)
     keep(lost, memory, worker, position, inside)
 
 
@@ -195,7 +198,7 @@ def _reduce_and_encode(
     mean = _mean(received, group * senders, senders, blocks, element, live, coded, shape)
     mean = _rotated_back(mean, _coins(up, group, tile * shape[0] * shape[1], shape), up, shape)
     a = compensated(tl.where(inside, mean * numbers[3], 0.0), memory, group, element, inside)
-    lost = _encoded(a, live, blocks, element, coded, noise, down, group, 0, payload, group, numbers, shape)
+    lost = _encoded(a, live, blocks, element, coded, noise, down, group, 0, 0, payload, group, numbers, shape)
     keep(lost, memory, group, element, inside)
 
 

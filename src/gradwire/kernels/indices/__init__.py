@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from gradwire.kernels.backend import fast, run
+from gradwire.kernels.backend import fast, fused, run
 from gradwire.kernels.indices import reference
 
 CODINGS = ("elias_fano", "bitmap", "packed", "blocks")
@@ -37,15 +37,22 @@ def resolve(numel: int, count: int, coding: str = "best") -> str:
     return min(CODINGS, key=lambda c: reference.index_bytes(numel, count, c))
 
 
-def encode(indices: Tensor, numel: int, coding: str = "best") -> Tensor:
-    """(rows, k) int64, distinct and ascending in each row -> (rows, bytes) uint8."""
+def encode(indices: Tensor, numel: int, coding: str = "best", steady: bool = True) -> Tensor:
+    """(rows, k) int64, distinct and ascending in each row -> (rows, bytes) uint8.
+
+    A GPU's kernels are compiled for k: they are for those who send the same number in each step, `steady`.
+    """
     coding = resolve(numel, indices.shape[1], coding)
+    if fused(indices.device) and not steady:
+        return reference.encode(indices, numel, coding)
     return run(reference.encode, indices, numel, coding)
 
 
-def decode(data: Tensor, numel: int, count: int, coding: str = "best") -> Tensor:
+def decode(data: Tensor, numel: int, count: int, coding: str = "best", steady: bool = True) -> Tensor:
     """The inverse: (rows, count) int64, ascending."""
     coding = resolve(numel, count, coding)
+    if fused(data.device) and not steady:
+        return reference.decode(data, numel, count, coding)
     return run(reference.decode, data, numel, count, coding)
 
 

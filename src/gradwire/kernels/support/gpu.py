@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.core.random import Stream
+from gradwire.core.random import joined
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
@@ -264,7 +264,7 @@ def _drawn(support: Support, numel: int, room: int, device: torch.device) -> tup
     """A support, as kernels take it, and `room` zeros."""
     k, tiles, zeros = support.k, triton.cdiv(numel, TILE), torch.empty(room, device=device)
     streams = [support.turn] if support.draw is None else [support.turn, support.draw]
-    both = Stream(sum((s.keys for s in streams), ()), sum((s.offsets for s in streams), ()))
+    both = joined(streams)
     noise = keys_of(both, len(streams), device)
     few = int(triton.next_power_of_2(room))
     if support.draw is None:

@@ -128,7 +128,7 @@ def take(place, worker, shard, tile, element, live, size: tl.constexpr):
     x, stride, numel, _, _, _, shifts, firsts, _, wide = place
     width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
     position = position_of(place, shard, element)
-    inside = both(position < numel, live, place)
+    inside = both(position < numel, live & (element < place[4]), place)  # behind a shard lies the next
     x += worker.to(tl.int64) * stride
     if firsts is None:
         a = tl.load(_sum(x + tl.load(shifts), position, wide, width), mask=inside, other=0.0)
@@ -151,7 +151,7 @@ def put(values, place, worker, shard, tile, element, live, size: tl.constexpr):
     x, stride, numel, _, _, _, shifts, firsts, _, wide = place
     width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
     position = position_of(place, shard, element)
-    inside = both(position < numel, live, place)
+    inside = both(position < numel, live & (element < place[4]), place)  # behind a shard lies the next
     x += worker.to(tl.int64) * stride
     values = values.to(x.dtype.element_ty)
     if firsts is None:

@@ -46,7 +46,7 @@ SIZES = (1 << 16, 1 << 20, 1 << 23)
 WIDTH = 1024  # of the matrix that is compressed
 SCALE = 1e-3  # of its normal entries
 WARM = 2  # passes before the clock counts: compilation, and memories that fill
-WARM_GRAPHS = 6  # and until both buffers of the memories are captured
+WARM_GRAPHS = 12  # and until units and the end of a step are captured, with both buffers of the memories
 AHEAD = 10_000_000  # cycles of a GPU, a few milliseconds, for which it has other work
 
 
