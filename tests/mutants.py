@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant("topk: sum instead of mean", "kernels/scatter/cpu.py", ".div_(values.shape[0] // groups)", "", "topk"),
     Mutant("topk: ratio ignored", S + "_sparse_payload.py", "math.ceil(ratio * numel)", "math.ceil(0.1 * numel)", "topk"),
     Mutant("topk: values in another order than their indices", S + "_entries.py", "return x.gather(1, where), where", "return x.gather(1, where).flip(1), where", "topk"),
-    Mutant("topk: bytes of 64-bit indices not counted", S + "_sparse_payload.py", "index_sets.encode(indices, numel, coding)", "indices", "topk"),
+    Mutant("topk: bytes of 64-bit indices not counted", S + "_sparse_payload.py", "index_sets.encode(indices, numel, coding, steady)", "indices", "topk"),
     Mutant("randomk: with replacement", "kernels/support/reference.py", "inside = edges[:-1] + (words(support.draw, (k,), device) * edges.diff() >> 32)", "inside = words(support.draw, (k,), device) % numel", "randomk"),
     Mutant("randomk: never turned, so some elements are favoured", "kernels/support/reference.py", "(inside + any_index(support.turn, numel, device)) % numel", "inside", "randomk"),
     Mutant("randomk: support differs by rank", S + "randomk.py", 'rng.common("support")', 'rng.private("support")', "randomk"),

@@ -66,13 +66,13 @@ def rounded(values: Tensor, value_bits: int = 32) -> Tensor:
 
 def write_signs(values: Tensor, indices: Tensor, numel: int) -> Tensor:
     """The signs of values instead of the values: (rows, bytes) uint8, indices first."""
-    return rows.join(index_sets.encode(indices, numel), signs.encode(values))
+    return rows.join(index_sets.encode(indices, numel, steady=False), signs.encode(values))
 
 
 def read_signs(data: Tensor, numel: int, k: int, worth: Tensor) -> tuple[Tensor, Tensor]:
     """The inverse: ±`worth`, which is (rows, 1), and the indices, both (rows, k)."""
     stop = index_sets.index_bytes(numel, k)
-    where = index_sets.decode(data[:, :stop], numel, k)
+    where = index_sets.decode(data[:, :stop], numel, k, steady=False)
     return signs.decode(data[:, stop:], -worth, worth, max(k, 1), k), where
 
 
