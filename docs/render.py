@@ -219,7 +219,8 @@ def encode_page() -> str:
         "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
         "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
         "run: the same codec in plain torch against the compiled kernels, and these against a copy of the gradient. On "
-        "a GPU both are the same: random words come from one Triton launch, all else is plain torch.\n"
+        "a GPU kernels are Triton's, launched one by one while the GPU waits, and as CUDA graphs behind other work; a "
+        "dash says that a codec was not captured. Tables of 2026-11-15 are of plain torch.\n"
     )
     return f"{GENERATED}\n# What encoding costs\n\n{text}{AIM}{''.join(sections)}"
 

@@ -67,6 +67,7 @@ def describe(codec: Codec) -> dict[str, Any]:
         "strategies": possible(codec),
         "bits_per_element": _bits(codec),
         "memory": codec.traits.memory,
+        "on_gpu": f"plain torch: {codec.plain_on_gpu}" if codec.plain_on_gpu else "Triton",
         "summary": docstring(codec).partition("\n")[0],
         "paper": codec.paper,
     }

@@ -81,6 +81,7 @@ class Codec(ABC):
     family: ClassVar[str]
     paper: ClassVar[str]
     variants: ClassVar[tuple[str, ...]] = ()
+    plain_on_gpu: ClassVar[str] = "no kernels are written for it"  # or for some of it; "": Triton's do all
 
     @property
     @abstractmethod

@@ -36,6 +36,7 @@ class BF16(Codec):
     name: ClassVar[str] = "bf16"
     family: ClassVar[str] = "baseline"
     paper: ClassVar[str] = "Kalamkar et al., A Study of BFLOAT16, 2019, arXiv:1905.12322"
+    plain_on_gpu: ClassVar[str] = "two casts, which torch does as well"
 
     @property
     def traits(self) -> Traits:

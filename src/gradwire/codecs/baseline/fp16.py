@@ -44,6 +44,7 @@ class FP16(Codec):
     name: ClassVar[str] = "fp16"
     family: ClassVar[str] = "baseline"
     paper: ClassVar[str] = "Micikevicius et al., Mixed Precision Training, ICLR 2018, arXiv:1710.03740"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("fp16(scale=8.0)",)
     scale: float = 1.0
 

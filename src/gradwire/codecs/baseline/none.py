@@ -29,6 +29,7 @@ class NoCompression(Codec):
     name: ClassVar[str] = "none"
     family: ClassVar[str] = "baseline"
     paper: ClassVar[str] = "Li et al., PyTorch Distributed, VLDB 2020, arXiv:2006.15704"
+    plain_on_gpu: ClassVar[str] = "there is nothing to compute"
 
     @property
     def traits(self) -> Traits:

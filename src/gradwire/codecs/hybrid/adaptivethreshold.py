@@ -47,6 +47,7 @@ class AdaptiveThreshold(EntriesCodec):
     name: ClassVar[str] = "adaptivethreshold"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Dryden et al., MLHPC 2016"
+    plain_on_gpu: ClassVar[str] = "the means of both signs have no kernel yet; selection and indices have"
     variants: ClassVar[tuple[str, ...]] = ("adaptivethreshold(ratio=0.3)", "adaptivethreshold(ratio=1)")
     ratio: float = 0.01
 

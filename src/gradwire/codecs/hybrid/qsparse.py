@@ -55,6 +55,7 @@ class Qsparse(EntriesCodec):
     name: ClassVar[str] = "qsparse"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Basu et al., Qsparse-local-SGD, NeurIPS 2019, arXiv:1906.02367"
+    plain_on_gpu: ClassVar[str] = "quantised values at indices have no kernel yet; selection and indices have"
     variants: ClassVar[tuple[str, ...]] = (
         "qsparse(ratio=0.3, values='threelc(sparsity=1)')",
         "qsparse(ratio=0.5, support='randomk', values='qsgd(levels=3, block=21)')",

@@ -65,6 +65,7 @@ class SketchML(EntriesCodec):
     name: ClassVar[str] = "sketchml"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Jiang et al., SketchML, SIGMOD 2018, doi:10.1145/3183713.3196894"
+    plain_on_gpu: ClassVar[str] = "quantiles have no kernel yet; selection and indices have"
     variants: ClassVar[tuple[str, ...]] = (
         "sketchml(ratio=0.3, buckets=16, groups=4, columns=0.5)",
         "sketchml(ratio=1, buckets=24, tables=1, groups=3)",

@@ -47,6 +47,7 @@ class Strom(RowByRow):
     name: ClassVar[str] = "strom"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Strom, Interspeech 2015"
+    plain_on_gpu: ClassVar[str] = "how many elements are sent changes from step to step"
     variants: ClassVar[tuple[str, ...]] = ("strom(tau=1.5)",)
     tau: float = 0.01
 

@@ -54,6 +54,7 @@ class ThreeLC(Codec):
     name: ClassVar[str] = "threelc"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Lim, Andersen, Kaminsky, 3LC, MLSys 2019, arXiv:1802.07389"
+    plain_on_gpu: ClassVar[str] = "runs of zeros have no fixed size"
     variants: ClassVar[tuple[str, ...]] = (
         "threelc(sparsity=1, block=None)",
         "threelc(sparsity=1.9, zero_runs=False, block=7)",

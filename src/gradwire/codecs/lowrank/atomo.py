@@ -61,6 +61,7 @@ class Atomo(Codec):
     name: ClassVar[str] = "atomo"
     family: ClassVar[str] = "lowrank"
     paper: ClassVar[str] = "Wang et al., ATOMO, NeurIPS 2018, arXiv:1806.04090"
+    plain_on_gpu: ClassVar[str] = "singular vectors come from torch.linalg"
     variants: ClassVar[tuple[str, ...]] = ("atomo(budget=1.5, min_rate=1)", "atomo(budget=20)")
     budget: float = 3
     min_rate: float = 0.0

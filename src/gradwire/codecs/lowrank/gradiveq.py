@@ -59,6 +59,7 @@ class GradiVeQ(Codec):
     name: ClassVar[str] = "gradiveq"
     family: ClassVar[str] = "lowrank"
     paper: ClassVar[str] = "Yu et al., GradiVeQ, NeurIPS 2018, arXiv:1811.03617"
+    plain_on_gpu: ClassVar[str] = "singular vectors come from torch.linalg"
     variants: ClassVar[tuple[str, ...]] = (
         "gradiveq(slice=16, kept=4, train=1, cycle=3)",
         "gradiveq(slice=16, kept=4, train=2, cycle=4, centre=True)",

@@ -51,6 +51,7 @@ class GradZip(AlternatingCodec):
 
     name: ClassVar[str] = "gradzip"
     paper: ClassVar[str] = "Cho et al., GradZip, NeurIPS 2019 workshop"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("gradzip(rank=1)", "gradzip(rank=2, ridge=0.01, min_rate=2, start=2)")
     rank: int = 4
     ridge: float = 1e-6

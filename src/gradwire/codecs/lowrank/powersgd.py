@@ -50,6 +50,7 @@ class PowerSGD(AlternatingCodec):
 
     name: ClassVar[str] = "powersgd"
     paper: ClassVar[str] = "Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "powersgd(rank=1)",
         "powersgd(rank=2, min_rate=2, start=2)",

@@ -45,6 +45,7 @@ class BlockInt(GridCodec):
 
     name: ClassVar[str] = "blockint"
     paper: ClassVar[str] = "Wang et al., ZeRO++, 2023, arXiv:2306.10209; Jia et al., NeurIPS 2024, arXiv:2410.15526"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "blockint(bits=8, block=100)",
         "blockint(bits=2, block=64, rotate=True)",

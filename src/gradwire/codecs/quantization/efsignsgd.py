@@ -37,6 +37,7 @@ class EFSignSGD(MeanSigns):
 
     name: ClassVar[str] = "efsignsgd"
     paper: ClassVar[str] = "Karimireddy et al., ICML 2019, arXiv:1901.09847"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("efsignsgd(block=64)", "efsignsgd(block=7)")
     block: int = 2048
 

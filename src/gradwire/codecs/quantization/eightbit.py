@@ -58,6 +58,7 @@ class EightBit(FusedCodec):
     name: ClassVar[str] = "eightbit"
     family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Dettmers, ICLR 2016, arXiv:1511.04561"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("eightbit(form='static')", "eightbit(block=64)", "eightbit('static', 7)")
     form: str = "dynamic"
     block: int = 2048

@@ -49,6 +49,7 @@ class Inceptionn(Codec):
     name: ClassVar[str] = "inceptionn"
     family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Li et al., A Network-Centric Hardware/Algorithm Co-Design, MICRO 2018"
+    plain_on_gpu: ClassVar[str] = "the size of an element depends on its value"
     variants: ClassVar[tuple[str, ...]] = ("inceptionn(bound=0.015625)", "inceptionn(bound=3.0517578125e-05)")
     bound: float = 2.0**-10
 

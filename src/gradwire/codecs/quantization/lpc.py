@@ -44,6 +44,7 @@ class LPC(GridCodec):
 
     name: ClassVar[str] = "lpc"
     paper: ClassVar[str] = "Yu, Wu, Huang, LPC-SVRG, AISTATS 2019"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "lpc(bits=8, block=64)",
         "lpc(clip=0.95, block=64)",

@@ -52,6 +52,7 @@ class Natural(FusedCodec):
     name: ClassVar[str] = "natural"
     family: ClassVar[str] = "quantization"
     paper: ClassVar[str] = "Horváth et al., Natural Compression, 2019, arXiv:1905.10988"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("natural(bits=8)",)
     bits: int = 9
 

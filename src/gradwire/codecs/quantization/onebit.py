@@ -50,6 +50,7 @@ class OneBit(FusedCodec, BlockSigns):
 
     name: ClassVar[str] = "onebit"
     paper: ClassVar[str] = "Seide et al., 1-bit stochastic gradient descent, Interspeech 2014"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("onebit(block=64)", "onebit(block=7)")
     block: int = 2048
 

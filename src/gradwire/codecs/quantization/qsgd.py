@@ -45,6 +45,7 @@ class QSGD(SharedScales):
 
     name: ClassVar[str] = "qsgd"
     paper: ClassVar[str] = "Alistarh et al., QSGD, NeurIPS 2017, arXiv:1610.02132"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "qsgd(levels=1)",
         "qsgd(levels=3, block=64, norm='l2')",

@@ -42,6 +42,7 @@ class SignSGD(SignCodec):
 
     name: ClassVar[str] = "signsgd"
     paper: ClassVar[str] = "Bernstein et al., ICML 2018, arXiv:1802.04434; ICLR 2019, arXiv:1810.05291"
+    plain_on_gpu: ClassVar[str] = ""
 
     @property
     def traits(self) -> Traits:

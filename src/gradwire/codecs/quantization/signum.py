@@ -40,6 +40,7 @@ class Signum(SignSGD):
     """
 
     name: ClassVar[str] = "signum"
+    plain_on_gpu: ClassVar[str] = "its momentum has no kernel yet; signs and votes have"
     variants: ClassVar[tuple[str, ...]] = ("signum(beta=0.0)",)
     beta: float = 0.9
 

@@ -48,6 +48,7 @@ class TernGrad(SharedScales):
 
     name: ClassVar[str] = "terngrad"
     paper: ClassVar[str] = "Wen et al., TernGrad, NeurIPS 2017, arXiv:1705.07878"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "terngrad(clip=None, block=64)",
         "terngrad(clip=None, block=7, packing='bits')",

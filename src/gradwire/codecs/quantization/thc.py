@@ -61,6 +61,7 @@ class THC(SharedScales):
 
     name: ClassVar[str] = "thc"
     paper: ClassVar[str] = "Li et al., THC, NSDI 2024, arXiv:2302.08545; Han et al., 2024, arXiv:2407.01378"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "thc(bits=6, rotation='full')",
         "thc(bits=3, rotation='none', chunk=64)",

@@ -52,6 +52,7 @@ class DGC(TopK):
 
     name: ClassVar[str] = "dgc"
     paper: ClassVar[str] = "Lin et al., ICLR 2018, arXiv:1712.01887"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "dgc(ratio=0.1, momentum=0.5, nesterov=True)",
         "dgc(ratio=0.3, masking=False, value_bits=16)",

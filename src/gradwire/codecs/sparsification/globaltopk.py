@@ -44,6 +44,7 @@ class GlobalTopK(Codec):
     name: ClassVar[str] = "globaltopk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Han et al., 2024, arXiv:2407.01378"
+    plain_on_gpu: ClassVar[str] = "its second round has no kernel yet; selection has"
     variants: ClassVar[tuple[str, ...]] = ("globaltopk(ratio=0.3)", "globaltopk(ratio=1)")
     ratio: float = 0.01
 

@@ -58,6 +58,7 @@ class GTopK(Codec):
     name: ClassVar[str] = "gtopk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Shi et al., ICDCS 2019, arXiv:1901.04359"
+    plain_on_gpu: ClassVar[str] = "merges of sparse sums have no kernel yet; selection and indices have"
     variants: ClassVar[tuple[str, ...]] = ("gtopk(ratio=0.3, value_bits=16)", "gtopk(ratio=1)")
     ratio: float = 0.01
     value_bits: int = 32

@@ -58,6 +58,7 @@ class MSTopK(TopK):
 
     name: ClassVar[str] = "mstopk"
     paper: ClassVar[str] = "Shi et al., MLSys 2021, arXiv:2010.10458"
+    plain_on_gpu: ClassVar[str] = "its bands have no kernel yet; counts and indices have"
     variants: ClassVar[tuple[str, ...]] = ("mstopk(ratio=0.3, rounds=3, value_bits=16)", "mstopk(ratio=0.9)")
     rounds: int = 30
 

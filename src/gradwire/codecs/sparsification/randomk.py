@@ -47,6 +47,7 @@ class RandomK(Codec):
     name: ClassVar[str] = "randomk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Stich et al., NeurIPS 2018, arXiv:1809.07599"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "randomk(ratio=0.3)",
         "randomk(ratio=0.25, unbiased=True)",

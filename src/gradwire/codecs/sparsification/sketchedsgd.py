@@ -56,6 +56,7 @@ class SketchedSGD(Codec):
     name: ClassVar[str] = "sketchedsgd"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Ivkin et al., NeurIPS 2019, arXiv:1903.04488"
+    plain_on_gpu: ClassVar[str] = "sketches have no kernel yet; selection has"
     variants: ClassVar[tuple[str, ...]] = (
         "sketchedsgd(ratio=0.05, rows=3, candidates=2)",
         "sketchedsgd(ratio=0.05, rows=1, columns=64, candidates=1)",

@@ -54,6 +54,9 @@ class Threshold(RowByRow):
     name: ClassVar[str] = "threshold"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Dutta et al., AAAI 2020, arXiv:1911.08250"
+    plain_on_gpu: ClassVar[str] = (
+        "how many elements are sent changes from step to step: their indices are coded in plain torch"
+    )
     variants: ClassVar[tuple[str, ...]] = ("threshold(value=1.5)", "threshold(value=0.5, capacity=0.1, value_bits=16)")
     value: float = 0.01
     capacity: float | None = None

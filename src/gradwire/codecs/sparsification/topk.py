@@ -43,6 +43,7 @@ class TopK(Selection):
 
     name: ClassVar[str] = "topk"
     paper: ClassVar[str] = "Aji and Heafield, EMNLP 2017, arXiv:1704.05021"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("topk(ratio=0.3, value_bits=16, index='elias_fano')", "topk(ratio=1)")
     ratio: float = 0.01
     value_bits: int = 32

@@ -53,6 +53,7 @@ class TopKC(Codec):
     name: ClassVar[str] = "topkc"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Han et al., 2024, arXiv:2407.01378"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "topkc(ratio=0.3, chunk=16)",
         "topkc(bits=2, chunk=64)",

@@ -65,6 +65,7 @@ class Variance(Codec):
     name: ClassVar[str] = "variance"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Tsuzuku et al., ICLR 2018 workshop, arXiv:1802.06058"
+    plain_on_gpu: ClassVar[str] = "how many elements are sent changes from step to step"
     variants: ClassVar[tuple[str, ...]] = ("variance(alpha=2, zeta=0.9)", "variance(alpha=0.5)")
     alpha: float = 1.5
     zeta: float = 0.999

@@ -51,6 +51,7 @@ class Wangni(RowByRow):
     name: ClassVar[str] = "wangni"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Wangni et al., NeurIPS 2018, arXiv:1710.09854"
+    plain_on_gpu: ClassVar[str] = "how many elements are sent changes from step to step"
     variants: ClassVar[tuple[str, ...]] = ("wangni(ratio=0.5, sweeps=0)",)
     ratio: float = 0.05
     sweeps: int = 2
