@@ -10,7 +10,8 @@ import torch
 import gradwire
 from gradwire import checkpoint
 from gradwire.core.layout import Layout
-from gradwire.core.state import Slot, Store
+from gradwire.core.slots import Slot
+from gradwire.core.state import Store
 from gradwire.engine import Engine
 from lockstep import engines, step
 

@@ -20,7 +20,8 @@ from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Codec
 from gradwire.core.errors import StateMismatch
 from gradwire.core.registry import to_spec
-from gradwire.core.state import Entry, Piece, Store
+from gradwire.core.slots import Entry, Piece
+from gradwire.core.state import Store
 from gradwire.engine import Engine
 from gradwire.memory.base import ERROR, Memory
 from gradwire.setup import Group

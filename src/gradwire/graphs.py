@@ -26,7 +26,8 @@ from torch import Tensor
 
 from gradwire.collectives import local
 from gradwire.core.exchange import Payload, Program, as_answer, as_batch
-from gradwire.core.state import Slot, Store
+from gradwire.core.slots import Slot
+from gradwire.core.state import Store
 from gradwire.kernels.recording import NotRepeatable, Recording
 from gradwire.unit import UnitResult
 

@@ -22,7 +22,8 @@ from gradwire.core.codec import Carrier, Codec, Combine, Strategy
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Team, within
 from gradwire.core.layout import Layout, Segment, Split
-from gradwire.core.state import Piece, Store, Transaction
+from gradwire.core.slots import Piece
+from gradwire.core.state import Store, Transaction
 from gradwire.core.window import spans
 from gradwire.memory.base import Memory, memories
 from gradwire.unit import FittedCodec, Unit, default_memory

@@ -11,6 +11,7 @@ from gradwire.core.codec import codecs
 
 KEYS = {
     "name", "spec", "family", "parameters", "traits", "strategies", "bits_per_element", "memory", "summary", "paper",
+    "on_gpu",
 }  # fmt: skip
 TRAITS = {
     "combine", "memory", "unbiased", "omega", "delta", "fixed_size", "stochastic", "lossless", "sparse", "shards",
@@ -32,6 +33,7 @@ def test_every_codec_is_listed_with_all_it_promises(capsys):
         assert one["memory"] == one["traits"]["memory"]
         assert one["summary"].strip()
         assert one["bits_per_element"] > 0
+        assert one["on_gpu"] == "Triton" or one["on_gpu"].startswith("plain torch: ")
     bits = {one["name"]: one["bits_per_element"] for one in listed}
     assert (bits["none"], bits["fp16"], bits["bf16"]) == (32.0, 16.0, 16.0)
     assert bits["powersgd"] == 32 * 4 * 2048 / 1024**2

@@ -9,7 +9,7 @@ import torch
 from cases import Ranks, cluster, normal
 
 import gradwire
-from gradwire.core.state import Entry
+from gradwire.core.slots import Entry
 from gradwire.tracing import trace
 
 

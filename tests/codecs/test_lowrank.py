@@ -14,7 +14,8 @@ from gradwire.codecs.lowrank._alternation import AlternatingCodec
 from gradwire.codecs.lowrank._matrices import Batch, unit
 from gradwire.codecs.lowrank._spectrum import probabilities, summed
 from gradwire.core.codec import Codec
-from gradwire.core.state import Entry, Transaction
+from gradwire.core.slots import Entry
+from gradwire.core.state import Transaction
 from gradwire.kernels.factors.reference import regress
 from gradwire.tracing import trace
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from gradwire.core.layout import Layout, Segment
-from gradwire.core.state import Entry, Piece, Store, Transaction
+from gradwire.core.slots import Entry, Piece
+from gradwire.core.state import Store, Transaction
 
 AB = Layout.of([("a", (2, 2)), ("b", (3,))])
 BA = Layout.of([("b", (3,)), ("a", (2, 2))])

@@ -19,7 +19,8 @@ from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Sum
 from gradwire.core.layout import Layout
-from gradwire.core.state import Entry, Piece, Store
+from gradwire.core.slots import Entry, Piece
+from gradwire.core.state import Store
 
 SUM = "sum"  # of the gradients of this epoch
 

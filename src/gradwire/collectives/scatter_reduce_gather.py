@@ -24,7 +24,8 @@ from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Payload, Program, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
-from gradwire.core.state import Slot, Store
+from gradwire.core.slots import Slot
+from gradwire.core.state import Store
 from gradwire.core.window import Feedback, Window
 
 OWNER_ERROR = "owner_error"

@@ -12,7 +12,8 @@ from torch import Tensor
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
-from gradwire.core.state import Piece, Slot, Store, Transaction
+from gradwire.core.slots import Piece, Slot
+from gradwire.core.state import Store, Transaction
 from gradwire.core.window import Feedback, Window
 from gradwire.core.window import Flag as Flag
 

@@ -50,7 +50,7 @@ class Factored:
             between=tuple((ends[i].start, ends[i].stop) for i in vectors),
         )
         factors = Layout.of((layout.names[i], (batch.width, batch.rank)) for i, batch in members)
-        return cls(matrices, factors, tuple(ends[i] for i in vectors))
+        return cls(matrices, factors, tuple(ends[i] for i in vectors if layout.sizes[i]))
 
     def split(self, vectors: Tensor) -> Sequence[Tensor]:
         """The vectors, (1, n), each by itself."""
