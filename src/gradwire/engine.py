@@ -28,7 +28,7 @@ from gradwire.core.exchange import Exchange, Program, Sum, side_by_side, togethe
 from gradwire.core.layout import Layout, Split
 from gradwire.core.random import Random
 from gradwire.core.state import Transaction
-from gradwire.core.window import Window, total
+from gradwire.core.window import Flag, Window
 from gradwire.graphs import lies
 from gradwire.kernels.window import read, write
 from gradwire.memory.base import Memory
@@ -95,14 +95,14 @@ class Engine(Steps):
         return (yield from self.graphs.run(layout, where, [g.store for g in self.groups], self.step, make))
 
     def _program(self, x: Tensor, split: Split, out: Tensor, scratch: bool) -> Program[UnitResult]:
-        flags = used_here(x, split.whole) if self.track_unused else None
+        used = used_here(x, split.whole) if self.track_unused else None
         writes = tuple(Transaction(group.store, len(group.ranks)) for group in self.groups)
         if self.per_node == 1:
-            flag, squares = yield from self._reduce(Window.whole(x, scratch=scratch), split, flags, out, 0, writes[0])
+            flags, squares = yield from self._reduce(Window.whole(x, scratch=scratch), split, used, out, 0, writes[0])
         else:
-            squares = yield from self._reduce_by_node(x, split, flags, out, writes)
-            flag = nonfinite_flag(out) if self.keeps_anything else out.new_zeros(())
-        return UnitResult(out, flag, squares, writes)
+            squares = yield from self._reduce_by_node(x, split, used, out, writes)
+            flags = (nonfinite_flag(out),)
+        return UnitResult(out, flags if self.keeps_anything else (), squares, writes)
 
     def _reduce_by_node(
         self, x: Tensor, split: Split, flags: Tensor | None, out: Tensor, writes: Sequence[Transaction]
@@ -133,9 +133,9 @@ class Engine(Steps):
 
     def _reduce(
         self, x: Window, split: Split, flags: Tensor | None, out: Tensor, index: int, writes: Transaction
-    ) -> Program[tuple[Tensor, Tensor | None]]:
-        """Write the mean of `x` to `out`; returns its flag, and the squares of error and mean if they are measured."""
-        unit, share = self.unit(split), 1.0 / self.peers
+    ) -> Program[tuple[tuple[Flag, ...], Tensor | None]]:
+        """Write the mean of `x` to `out`; returns flags, and the squares of error and mean if they are measured."""
+        unit, share, rescale = self.unit(split), 1.0 / self.peers, self.rescale()
         used = {}
         if flags is not None:
             places = {name: i for i, name in enumerate(split.whole.names)}
@@ -145,7 +145,7 @@ class Engine(Steps):
             UnitPart(
                 fitted,
                 self.memory,
-                self.context(layout, index, writes, fitted.codec, Window(x.buffer, where)),
+                self.context(layout, index, writes, fitted.codec, Window(x.buffer, where), rescale),
                 Window(x.buffer, where, x.scratch),
                 Window(out, where, checked=self.keeps_anything),
             )
@@ -153,7 +153,8 @@ class Engine(Steps):
         ]
         rest, beside = Window(x.buffer, unit.rest_spans), list[Exchange]()
         if unit.rest.segments or used:
-            plain = torch.cat([read(rest, x.buffer.dtype), *used.values()], 1)
+            plain = read(rest, x.buffer.dtype)
+            plain = torch.cat([plain, *used.values()], 1) if used else plain
             beside.append(Sum(plain.to(out.dtype) * share))
         for part in parts:
             part.prepare({n: used[n] for n in part.ctx.layout.names} if used else {}, measures)
@@ -167,13 +168,20 @@ class Engine(Steps):
             for part in parts:
                 part.hold_unused(anybody)
         if unit.rest.segments:
-            ctx = self.context(unit.rest, index, writes, None, rest)
+            ctx = self.context(unit.rest, index, writes, None, rest, rescale)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
             results.append(write(Window(out, unit.rest_spans), mean))
-        flag = total(results, out) if self.keeps_anything else out.new_zeros((), dtype=torch.float32)
-        return flag, torch.stack(pairs).sum(0) if pairs else None
+        return tuple(results), torch.stack(pairs).sum(0) if pairs else None
 
-    def context(self, layout: Layout, index: int, writes: Transaction, codec: Codec | None, source: Window) -> Context:
+    def context(
+        self,
+        layout: Layout,
+        index: int,
+        writes: Transaction,
+        codec: Codec | None,
+        source: Window,
+        rescale: float | Tensor,
+    ) -> Context:
         group = self.groups[index]
         strategy = None if codec is None else self.strategy_for(layout, codec)
         return Context(
@@ -185,11 +193,16 @@ class Engine(Steps):
             strategy=strategy,
             source=source,
             observed=self._observed,
-            rescale=self._scale / self.kept_scale,
+            rescale=rescale,
             wants_own=self.memory.has_state,
             owner_memory=self.memory.has_state and codec is not None and codec.traits.is_mean,
             moved=() if codec is None else moved(layout, group, codec, strategy, writes, self.peers),
         )
+
+    def rescale(self) -> float | Tensor:
+        """What turns what is kept into today's units; one launch where that is known on a device only."""
+        kept = self.kept_scale
+        return torch.tensor(self._scale) / kept if isinstance(kept, Tensor) else self._scale / kept
 
     def _repeats(self, layout: Layout) -> bool:
         """Whether this step of a unit is like others."""

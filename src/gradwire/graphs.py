@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gradwire.collectives import local
-from gradwire.core.exchange import Payload, Program, as_answer, as_batch
+from gradwire.core.exchange import Exchange, Payload, Program, Reduction, Route, as_answer, as_batch
 from gradwire.core.slots import Slot
 from gradwire.core.state import Store
 from gradwire.kernels.recording import NotRepeatable, Recording
@@ -68,7 +68,8 @@ class Capture:
             graph.replay()
             answer = yield request
             for to, tensor in zip(room, _tensors(answer), strict=True):
-                to.copy_(tensor)
+                if to.data_ptr() != tensor.data_ptr():  # else the driver has put it there
+                    to.copy_(tensor)
         self.graphs[-1].replay()
         if not isinstance(self.result, UnitResult):
             return self.result
@@ -197,13 +198,15 @@ def _empty(answer: Any) -> Any:
     return answer.to("meta")
 
 
-def _room(answer: Any, device: torch.device) -> Any:
-    """Memory for an answer."""
-    if isinstance(answer, Payload):
-        if answer.lengths is not None:
-            raise NotRepeatable("payloads of variable size")
-        return Payload(torch.empty_like(answer.data, device=device))
-    return torch.empty_like(answer, device=device)
+def _with_room(exchange: Exchange, answer: Any, device: torch.device) -> tuple[Exchange, Any]:
+    """An exchange that says where its answer may be put, and an answer there. Sums may be made in place."""
+    if isinstance(exchange, Reduction):
+        alike = exchange.tensor.shape == answer.shape and exchange.tensor.is_contiguous()
+        return exchange, exchange.tensor if alike else torch.empty_like(answer, device=device)
+    if answer.lengths is not None:
+        raise NotRepeatable("payloads of variable size")
+    room = torch.empty_like(answer.data, device=device)
+    return exchange if isinstance(exchange, Route) else replace(exchange, into=room), Payload(room)
 
 
 def _tensors(answer: Any) -> tuple[Tensor, ...]:
@@ -214,18 +217,22 @@ def _tensors(answer: Any) -> tuple[Tensor, ...]:
 def _captured(unit: Unit, where: Where, stores: Sequence[Store], make: Callable[[], Program[Any]]) -> Capture:
     """A rehearsal of the program: what each stretch launches becomes a graph."""
     device = torch.device("cuda", torch.cuda.current_device())
-    answers = [as_answer(a, [_room(one, device) for one in as_batch(a)]) for a in unit.answers]
     changes = tuple((store, store.changes) for store in stores)
     program, recording, stretches = make(), Recording(device), _Stretches(unit)
-    requests: list[Any] = []
+    requests, answers, answer = list[Any](), list[Any](), None
     with _capturing, _nothing_freed(), torch.no_grad(), torch.cuda.stream(_stream(device)):
         torch.cuda.synchronize(device)
-        for answer in [None, *answers]:
+        for known in [*unit.answers, None]:
             request, result = stretches.add(program, answer, recording)
-            if result is not None:
+            if known is None or result is not None:
                 break
-            requests.append(request)
-    if result is None or len(requests) != len(answers):
+            if len(as_batch(request)) != len(as_batch(known)):
+                raise NotRepeatable("it does not exchange the same in each step")
+            roomy = [_with_room(e, a, device) for e, a in zip(as_batch(request), as_batch(known), strict=True)]
+            requests.append(as_answer(request, [exchange for exchange, _ in roomy]))
+            answer = as_answer(request, [room for _, room in roomy])
+            answers.append(answer)
+    if result is None or len(requests) != len(unit.answers):
         raise NotRepeatable("it does not exchange the same in each step")
     written = result.writes if isinstance(result, UnitResult) else ()
     if not all(writes.slots_only for writes in written):

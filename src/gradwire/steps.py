@@ -7,6 +7,7 @@ are finite.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.state import Transaction
 from gradwire.core.window import total
 from gradwire.graphs import Graphs, lies
-from gradwire.kernels.commit import take_back
+from gradwire.kernels.commit import settle
 from gradwire.memory.base import Memory
 from gradwire.setup import SetUp
 from gradwire.unit import UnitResult
@@ -60,8 +61,9 @@ class Steps(SetUp):
         """All units of this step are reduced: commit what they wrote, if all of it is finite."""
         if results:
             writes = [one for result in results for one in result.writes]
-            flags = [result.flag for result in results]
-            finite = self._on_host(flags) if flags[0].device.type == "cpu" else self._on_device(flags, writes)
+            flags = [flag for result in results for flag in result.flags]
+            on_host = not flags or flags[0].device.type == "cpu"
+            finite = self._on_host(flags) if on_host else self._on_device(flags, writes)
             for one in writes:
                 one.commit(finite)
             for squares in (r.squares for r in results if r.squares is not None):
@@ -71,10 +73,10 @@ class Steps(SetUp):
 
     def _on_host(self, flags: Sequence[Tensor]) -> Tensor:
         """Whether the step is finite; it is counted."""
-        finite = total(flags, flags[0]) == 0
-        self._skipped = self._skipped.cpu() + finite.logical_not()
-        if bool(finite):
-            self.kept_scale = self._scale
+        finite = total(flags, torch.zeros(())) == 0
+        if flags:  # else nothing is kept
+            self._skipped = self._skipped.cpu() + finite.logical_not()
+            self.kept_scale = self._scale if bool(finite) else self.kept_scale
         return finite
 
     def _on_device(self, flags: Sequence[Tensor], writes: Sequence[Transaction]) -> Tensor:
@@ -83,20 +85,12 @@ class Steps(SetUp):
         if not isinstance(self.kept_scale, Tensor):
             self.kept_scale, self._skipped = torch.full((), self.kept_scale, device=device), self._skipped.to(device)
         kept = self.kept_scale
-
-        def settle() -> Tensor:
-            finite = total(flags, flags[0]) == 0
-            for one in writes:
-                one.settle(finite, take_back)
-            self._skipped.add_(finite.logical_not())
-            kept.copy_(torch.where(finite, self._scale, kept))
-            return finite
-
-        turned = [t for one in writes for _, current, pending in one.turns() for t in (current, pending)]
-        if not self.graphs.serve(flags[0]) or any(t is None for t in turned):
-            return settle()
-        places = (lies(t) for t in (*flags, *turned, kept, self._skipped) if t is not None)
-        return self.graphs.repeat((*places, self._scale), settle)
+        written = [(pending, current) for one in writes for _, current, pending in one.turns()]
+        end = partial(settle, flags, written, self._skipped, kept, self._scale)
+        if not self.graphs.serve(flags[0]) or any(old is None for _, old in written):
+            return end()
+        tensors = [*flags, *(t for pair in written for t in pair if t is not None), kept, self._skipped]
+        return self.graphs.repeat((*map(lies, tensors), self._scale), end)
 
     def restore(self, skipped_steps: int, scale: float) -> None:
         """Continue with these counts, and state in these units of the gradient."""

@@ -17,7 +17,7 @@ from gradwire.core.codec import Carrier, Codec, Context, codecs
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
 from gradwire.core.state import Transaction
-from gradwire.core.window import Feedback, Spans, Window
+from gradwire.core.window import Feedback, Flag, Spans, Window
 from gradwire.memory.base import Memory
 from gradwire.memory.none import NoMemory
 
@@ -54,7 +54,7 @@ class UnitResult:
     """What a unit's program returns: the mean, and what `finish_step` needs."""
 
     out: Tensor  # (1, total)
-    flag: Tensor  # 0 where all of it is finite, else NaN
+    flags: tuple[Flag, ...]  # of all that was written; none where nothing is kept
     squares: Tensor | None  # of error and exact mean, where they were measured
     writes: tuple[Transaction, ...]
 

@@ -46,7 +46,7 @@ GRID = {"_encode_from", "_reduce_and_encode", "_mean_to"}
 COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc", "thc"), GRID) | {
     "efsignsgd": {"_encode_scaled_from", "_reduce_and_encode", "_mean_to"},
     "signsgd": {"_encode_or_toss_from", "_vote", "_toss", "_decode_to"},
-    "fp16": {"_half_from", "_half_to", "_take_back"},
+    "fp16": {"_half_from", "_half_to", "_settle"},
     "randomk": {"_draw", "_take", "_spoil", "_put"},
     "randomblock": {"_draw_run", "_take_run", "_spoil", "_put_run"},
     "topkc": {"_square_sums", "_arrange", "_take", "_put"},

@@ -79,25 +79,35 @@ def test_spans_of_another_dtype():
     assert same(alike.found, alike.wanted)
 
 
-@pytest.mark.parametrize("finite", [True, False])
-@pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("shape", [(3, 5000), (1, 0), (7,)])
-def test_what_was_written_is_taken_back_unless_it_is_finite(shape, kept, finite):
-    new, old = torch.full(shape, 2.0), torch.full(shape, 3.0)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("flags", [(0.0,), (0.0, NAN), (NAN, 0.0, 0.0)])
+@pytest.mark.parametrize("pairs", [0, 2, 3, 40])
+def test_what_was_written_is_taken_back_unless_it_is_finite(pairs, flags, monkeypatch):
+    shapes = [(3, 5000), (1, 0), (7,)]
+    some = [(torch.full(shapes[i % 3], 2.0 + i), torch.full(shapes[i % 3], -1.0 * i)) for i in range(pairs)]
+    each = [(new, None if i == 2 else old) for i, (new, old) in enumerate(some)]
+    finite = flags == (0.0,)
 
     def run():
-        written = here(new.clone())
-        commit.take_back(written, here(old) if kept else None, here(torch.tensor(finite)))
-        return back(written)
+        written = [(here(new.clone()), old if old is None else here(old)) for new, old in each]
+        skipped, kept = here(torch.tensor(4)), here(torch.tensor(0.5))
+        found = commit.settle([here(torch.tensor(f)) for f in flags], written, skipped, kept, 8.0)
+        return [back(t) for t in (found, skipped, kept, *(new for new, _ in written))]
 
+    monkeypatch.setattr("gradwire.kernels.commit.gpu.PROGRAMS", 2)
     alike = Alike(run)
-    assert same(alike.found, alike.wanted)
-    assert same(alike.found, new if finite else old if kept else torch.zeros(shape))
+    assert all(same(f, w) for f, w in zip(alike.found, alike.wanted, strict=True))
+    assert [t.item() for t in alike.found[:3]] == ([True, 4, 8.0] if finite else [False, 5, 0.5])
+    for (new, old), found in zip(each, alike.found[3:], strict=True):
+        assert same(found, new if finite else torch.zeros_like(new) if old is None else old)
 
 
 def test_what_does_not_lie_together_is_taken_back_too():
     wide = here(torch.full((3, 10), 2.0))
     with on_gpu():
-        commit.take_back(wide[:, 2:5], None, here(torch.tensor(False)))
+        flag, skipped = here(torch.tensor(NAN)), here(torch.tensor(0))
+        commit.settle([flag], [(wide[:, 2:5], None)], skipped, here(torch.tensor(1.0)), 1.0)
     assert wide[:, 2:5].eq(0).all()
     assert wide[:, 5:].eq(2).all()

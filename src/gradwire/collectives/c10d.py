@@ -153,8 +153,10 @@ class _Peers:
         self.used = 0  # rooms, by the program that runs now
         self._tag = 0  # of the last exchange in pairs; all workers count alike
 
-    def _room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+    def _room(self, like: Tensor, shape: Sequence[int], into: Tensor | None = None) -> Tensor:
         """Where to receive rows. Large rooms are kept for the next program: fresh pages cost more than the copy."""
+        if into is not None:
+            return into.view(tuple(shape))
         if like.device.type != "cpu" or math.prod(shape) * like.element_size() < LARGE_ROW:
             return like.new_empty(tuple(shape))
         key = (self.used, torch.Size(shape), like.dtype)
@@ -192,7 +194,7 @@ class _Peers:
             return self._variable(exchange)
         send = exchange.payload.data.contiguous()
         if isinstance(exchange, Gather):
-            receive = self._room(send, (self.workers, *send.shape[1:]))
+            receive = self._room(send, (self.workers, *send.shape[1:]), exchange.into)
             large = exchange.payload.nbytes >= LARGE_ROW
             if large and self._pairs and self.workers == 2 and send.device.type == "cpu":
                 swapped = self._finished(self._swap_in_pairs([send[0]] * 2, list(receive)), send, receive)
@@ -202,7 +204,7 @@ class _Peers:
         if not send.numel():
             return lambda: Payload(send)
         counts = [send[0].numel()] * self.workers
-        swapped = self._swap(send.view(-1), counts, counts)
+        swapped = self._swap(send.view(-1), counts, counts, exchange.into)
         return lambda: Payload(swapped().view_as(send))
 
     def _route(self, exchange: Route) -> Callable[[], Payload]:
@@ -217,9 +219,11 @@ class _Peers:
 
         return finish
 
-    def _swap(self, send: Tensor, outgoing: Sequence[int], incoming: Sequence[int]) -> Callable[[], Tensor]:
+    def _swap(
+        self, send: Tensor, outgoing: Sequence[int], incoming: Sequence[int], into: Tensor | None = None
+    ) -> Callable[[], Tensor]:
         """Start to send the next `outgoing[r]` elements of a flat tensor to each worker r; the answer has theirs."""
-        receive = self._room(send, (sum(incoming),))
+        receive = self._room(send, (sum(incoming),), into)
         if not self._pairs or send.device.type != "cpu":
             sizes = list(incoming), list(outgoing)
             works = [dist.all_to_all_single(receive, send, *sizes, group=self.group, async_op=True)]

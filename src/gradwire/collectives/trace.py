@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gradwire.collectives.local import stack
 from gradwire.collectives.meter import Meter
-from gradwire.core.exchange import Exchange, Program, Reduction, Route, Scatter, as_answer, as_batch
+from gradwire.core.exchange import Exchange, Payload, Program, Reduction, Route, Scatter, as_answer, as_batch
 
 R = TypeVar("R")
 
@@ -53,8 +53,10 @@ def echo(exchange: Exchange, workers: int) -> Any:
     """What a worker is sent if all workers had handed in what it did."""
     if isinstance(exchange, Reduction):
         return exchange.tensor
-    if isinstance(exchange, Route | Scatter):
+    if isinstance(exchange, Route):
         return exchange.payload
     if exchange.team is not None:
         workers = len(exchange.team.ranks)
-    return stack([exchange.payload] * workers)
+    if exchange.into is not None:
+        return Payload(exchange.into.view(-1, *exchange.payload.data.shape).copy_(exchange.payload.data).flatten(0, 1))
+    return exchange.payload if isinstance(exchange, Scatter) else stack([exchange.payload] * workers)

@@ -150,6 +150,7 @@ class Gather:
         payload: a row for each worker of this process.
         relay: the rows carry a result, not a gradient; they do not count as payload.
         team: the workers among whom it happens; None: all.
+        into: where the answer may be put; None: the driver finds room for it.
 
     Example:
         >>> import torch, gradwire
@@ -164,6 +165,7 @@ class Gather:
     payload: Payload
     relay: bool = False
     team: Team | None = field(default=None, kw_only=True)
+    into: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -188,6 +190,7 @@ class Scatter:
         payload: for each worker of this process as many rows as there are workers.
         workers: how many there are.
         team: the workers among whom it happens; None: all.
+        into: where the answer may be put; None: the driver finds room for it.
 
     Example:
         >>> import torch, gradwire
@@ -202,6 +205,7 @@ class Scatter:
     payload: Payload
     workers: int
     team: Team | None = field(default=None, kw_only=True)
+    into: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:

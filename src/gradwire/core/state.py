@@ -21,7 +21,6 @@ from torch import Tensor
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.slots import Common, Entry, Piece, Slot
 
-TakeBack: TypeAlias = Callable[[Tensor, Tensor | None, Tensor], None]  # see `kernels.commit`
 First: TypeAlias = Callable[[Segment], Tensor]  # the matrix that a parameter has before any step
 
 
@@ -270,18 +269,10 @@ class Transaction:
         other._pending = dict(self._pending)
         return other
 
-    def settle(self, finite: Tensor, take_back: TakeBack) -> None:
-        """On an accelerator: what was written to slots becomes what was there before, unless `finite` holds.
-
-        The decision is taken there, so that the host never waits for it.
-        """
-        for slot, pending in self._pending.items():
-            take_back(pending, slot.current, finite)
-
     def commit(self, finite: Tensor) -> None:
         """Make the writes visible if `finite` (a boolean scalar) holds, else drop them.
 
-        On an accelerator slots must be settled: they are turned in any case.
+        On an accelerator slots are turned in any case: they hold by now what they shall hold, see `kernels.commit`.
         """
         if finite.device.type == "cpu" and not bool(finite):
             self.discard()
@@ -302,11 +293,6 @@ class Transaction:
         self._pending.clear()
         self._named.clear()
         self._repaid.clear()
-
-
-def put_back(new: Tensor, old: Tensor | None, finite: Tensor) -> None:
-    """`new` becomes `old`, or zero where that is None, unless `finite` holds."""
-    new.copy_(torch.where(finite, new, new.new_zeros(()) if old is None else old))
 
 
 def _select(finite: Tensor, old: Entry | None, new: Entry | None) -> Entry | None:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -44,15 +44,8 @@ def measure(
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    cudnn = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
-    try:
+    with arithmetic(precision):
         samples = [_step(module, inputs, optimizer, device, precision) for _ in range(WARM + repeats)][WARM:]
-    finally:
-        torch.set_float32_matmul_precision(before)
-        torch.backends.cudnn.allow_tf32 = cudnn
     memory = torch.cuda.max_memory_allocated() if device == "cuda" else None
     commit, dirty = environment.commit()
     return Record(
@@ -75,16 +68,31 @@ def measure(
     )
 
 
+@contextmanager
+def arithmetic(precision: str) -> Iterator[None]:
+    """Inside, float32 is multiplied as this precision says."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
+    """For the forward pass of a model."""
+    return torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
 def _step(
     module: torch.nn.Module, inputs: Sequence[Tensor], optimizer: torch.optim.Optimizer, device: str, precision: str
 ) -> tuple[float, ...]:
     """Seconds of each part."""
-    context: AbstractContextManager[Any] = (
-        torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
-    )
     optimizer.zero_grad()
     marks = [_now(device)]
-    with context:
+    with autocast(device, precision):
         output = module(*inputs)
         scores = output[0] if isinstance(output, tuple) else output
         loss = scores.float().square().mean()

@@ -143,25 +143,25 @@ def _command(
     return " ".join(["gradwire bench step", *(f"--{name} {v}" for name, values in lists.items() for v in values)])
 
 
-def build(name: str) -> nn.Module:
+def build(name: str, device: str = "cpu") -> nn.Module:
     """A model to train: of the catalogue, the demo's, or what ``module:factory`` returns."""
     torch.manual_seed(0)
-    return shapes.model(0) if name == OWN else models.build(name, device="cpu")
+    return (shapes.model(0) if name == OWN else models.build(name, device="cpu")).to(device)
 
 
-def example(name: str, module: nn.Module, batch: int) -> tuple[Tensor, ...]:
+def example(name: str, module: nn.Module, batch: int, device: str = "cpu") -> tuple[Tensor, ...]:
     """Inputs of one step."""
     if name == OWN:
-        return (shapes.data(batch, 0)[0],)
+        return (shapes.data(batch, 0)[0].to(device),)
     if ":" not in name:
-        return models.info(name).example(batch)
+        return models.info(name).example(batch, device=device)
     inputs = getattr(module, "example", None)
     if inputs is None:
         raise ConfigError(
             f"bench step: {name!r} must return a module with a method `example(batch)` that returns its inputs as a "
             "tuple, so that a step can be made"
         )
-    return tuple(inputs(batch))
+    return tuple(x.to(device) for x in inputs(batch))
 
 
 def tensors_of(name: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -247,7 +247,7 @@ class _Run:
         self.label: str = setting["configuration"]
         module = build(setting["model"])
         self.inputs = example(setting["model"], module, setting["batch"])
-        self.model, self.handle = _prepare(module, setting)
+        self.model, self.handle = prepare(module, setting, ONE_BUCKET)
         self.optimizer = torch.optim.SGD(module.parameters(), RATE)
         self.samples: list[tuple[float, float, float]] = []  # forward, backward, optimizer
         self.interface: list[int] = []
@@ -258,7 +258,7 @@ class _Run:
         sent = interface_bytes()[0]
         start = time.perf_counter()
         self.optimizer.zero_grad()
-        loss = _loss(self.model(*self.inputs))
+        loss = loss_of(self.model(*self.inputs))
         forward = time.perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
         backward = time.perf_counter()
@@ -297,13 +297,21 @@ class _Run:
         return share
 
 
-def _prepare(module: nn.Module, setting: Mapping[str, Any]) -> tuple[Callable[..., Any], Handle | None]:
-    """What computes the scores, with the configuration's exchange behind its backward pass."""
+def prepare(
+    module: nn.Module, setting: Mapping[str, Any], powersgd_bucket_mb: int | None = None
+) -> tuple[Callable[..., Any], Handle | None]:
+    """What computes the scores, with the configuration's exchange behind its backward pass.
+
+    Args:
+        module: the model.
+        setting: which configuration it is; for codecs, strategy and mode.
+        powersgd_bucket_mb: the size of buckets for torch's PowerSGD hook; None: DDP's own.
+    """
     label: str = setting["configuration"]
     if label == NOTHING:
         return module, None
     if label == POWERSGD:
-        model = DistributedDataParallel(module, bucket_cap_mb=ONE_BUCKET, init_sync=False)
+        model = DistributedDataParallel(module, bucket_cap_mb=powersgd_bucket_mb, init_sync=False)
         state = PowerSGDState(None, matrix_approximation_rank=RANK_OF_POWERSGD, start_powerSGD_iter=START_OF_POWERSGD)
         model.register_comm_hook(state, powerSGD_hook)
         return model, None
@@ -315,7 +323,7 @@ def _prepare(module: nn.Module, setting: Mapping[str, Any]) -> tuple[Callable[..
     return model, attach(model, label, strategy=setting["strategy"], mode=setting["mode"])
 
 
-def _loss(output: Any) -> Tensor:
+def loss_of(output: Any) -> Tensor:
     """Any scalar will do: gradients of every parameter are wanted, not a trained model."""
     scores = output[0] if isinstance(output, tuple) else output
     return scores.float().square().mean()  # type: ignore[no-any-return]
