@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ WARM = 2  # steps of a unit, one for each buffer of its memories, before it is c
 TRIES = 3  # failures of captures after which there are no more
 MOST = 8  # captures of a unit: more of them, and its tensors do not stay where they are
 END = "the end of a step"
+CHANGES = "it does not exchange the same in each step"
 Where: TypeAlias = tuple[object, ...]
 R = TypeVar("R")
 _capturing = threading.Lock()  # one at a time
@@ -201,8 +203,10 @@ def _empty(answer: Any) -> Any:
 def _with_room(exchange: Exchange, answer: Any, device: torch.device) -> tuple[Exchange, Any]:
     """An exchange that says where its answer may be put, and an answer there. Sums may be made in place."""
     if isinstance(exchange, Reduction):
-        alike = exchange.tensor.shape == answer.shape and exchange.tensor.is_contiguous()
-        return exchange, exchange.tensor if alike else torch.empty_like(answer, device=device)
+        if exchange.tensor.shape[1:] != answer.shape[1:]:
+            raise NotRepeatable(CHANGES)
+        in_place = exchange.tensor.shape == answer.shape and exchange.tensor.is_contiguous()
+        return exchange, exchange.tensor if in_place else torch.empty_like(answer, device=device)
     if answer.lengths is not None:
         raise NotRepeatable("payloads of variable size")
     room = torch.empty_like(answer.data, device=device)
@@ -227,13 +231,13 @@ def _captured(unit: Unit, where: Where, stores: Sequence[Store], make: Callable[
             if known is None or result is not None:
                 break
             if len(as_batch(request)) != len(as_batch(known)):
-                raise NotRepeatable("it does not exchange the same in each step")
+                raise NotRepeatable(CHANGES)
             roomy = [_with_room(e, a, device) for e, a in zip(as_batch(request), as_batch(known), strict=True)]
             requests.append(as_answer(request, [exchange for exchange, _ in roomy]))
             answer = as_answer(request, [room for _, room in roomy])
             answers.append(answer)
     if result is None or len(requests) != len(unit.answers):
-        raise NotRepeatable("it does not exchange the same in each step")
+        raise NotRepeatable(CHANGES)
     written = result.writes if isinstance(result, UnitResult) else ()
     if not all(writes.slots_only for writes in written):
         raise NotRepeatable("state outside of slots")
@@ -279,6 +283,8 @@ class _Stretches:
         except StopIteration as done:
             result = done.value
         finally:
-            graph.capture_end()
+            with warnings.catch_warnings():  # a stretch may launch nothing
+                warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+                graph.capture_end()
         self.graphs.append(graph)
         return request, result
