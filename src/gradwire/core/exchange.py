@@ -72,7 +72,7 @@ class Payload:
         """
         if self.lengths is not None:
             return int(self.lengths[row]) + 8
-        return self.data[row].numel() * self.data.element_size()
+        return math.prod(self.data.shape[1:]) * self.data.element_size()
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Reduction:
     @property
     def payload_bytes(self) -> int:
         """What of a worker's own gradient goes into the exchange."""
-        return self.tensor[0].numel() * self.tensor.element_size()
+        return math.prod(self.tensor.shape[1:]) * self.tensor.element_size()
 
     def sent_bytes(self, workers: int, rank: int) -> int:
         """Bytes that leave a worker, in a ring or by shares.

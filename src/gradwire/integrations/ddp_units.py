@@ -49,7 +49,7 @@ class Units:
         self._first_bucket: tuple[str, ...] | None = None  # since a plan was restored
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._buckets: list[Bucket] = []
-        self._where: dict[str, tuple[Bucket, Tensor]] = {}
+        self._where: dict[str, Bucket] = {}
         self._launched: list[tuple[str, ...]] = []
 
     @property
@@ -76,7 +76,7 @@ class Units:
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
         arrived = Bucket(buffer, layout, torch.futures.Future(devices=devices))
         self._buckets.append(arrived)
-        self._where |= {n: (arrived, piece) for n, piece in zip(layout.names, layout.split(buffer), strict=True)}
+        self._where |= dict.fromkeys(layout.names, arrived)
         if self._restored is not None and bucket.index() == 0:
             self._outgrow(layout.names)
         ready = self._ready(bucket.is_last())
@@ -113,17 +113,18 @@ class Units:
         groups: dict[torch.dtype, list[str]] = {}
         for name in self._shapes:
             if name in self._where:
-                groups.setdefault(self._where[name][1].dtype, []).append(name)
+                groups.setdefault(self._where[name].buffer.dtype, []).append(name)
         return [tuple(names) for names in groups.values()]
 
     def _reduce(self, unit: tuple[str, ...], more: bool) -> None:
         """Hand a unit to the session: a bucket where it lies, or tensors of several joined and put back."""
-        home = self._where[unit[0]][0]
+        home = self._where[unit[0]]
         if home.layout.names == unit:
             self.session.reduce(home.buffer, home.layout, home.buffer, more=more)
             return
         layout = Layout.of((n, self._shapes[n]) for n in unit)
-        places = [self._where[n][1] for n in unit]
+        pieces = {n: p for b in self._buckets for n, p in zip(b.layout.names, b.layout.split(b.buffer), strict=True)}
+        places = [pieces[n] for n in unit]
         x = torch.cat(places)
         self.session.reduce(x, layout, x, lambda out: torch._foreach_copy_(places, list(layout.split(out))), more)
 

@@ -3,7 +3,8 @@
 1. All configurations live in the same process and take turns, so that whatever else happens meets all alike.
 2. A sample is the time of a turn, some iterations in a row, the device idle before the first and waited for after the
    last, over their number: the host may run ahead, as it does in training.
-3. The exchange is an echo, see `bench.echo`: the process believes to be one of `workers`, and what a codec adds to
+3. Gradients are views of DDP's buckets, as tuned jobs have them: else the host copies them tensor by tensor.
+4. The exchange is an echo, see `bench.echo`: the process believes to be one of `workers`, and what a codec adds to
    the iteration is its own work. Or it is gloo's: `workers` processes that share the device, bytes through the host.
 """
 
@@ -114,7 +115,8 @@ class _Run:
         self.inputs = step.example(plan.model, module, plan.batch, plan.device)
         setting = {"configuration": name, "strategy": "auto", "mode": "overlap"}
         # torch's PowerSGD hook hangs on gloo with more buckets than one
-        self.model, self.handle = step.prepare(module, setting, step.ONE_BUCKET if plan.exchange == GLOO else None)
+        bucket = step.ONE_BUCKET if plan.exchange == GLOO else None
+        self.model, self.handle = step.prepare(module, setting, bucket, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(module.parameters(), step.RATE)
         self.samples: list[float] = []
 

@@ -298,7 +298,7 @@ class _Run:
 
 
 def prepare(
-    module: nn.Module, setting: Mapping[str, Any], powersgd_bucket_mb: int | None = None
+    module: nn.Module, setting: Mapping[str, Any], powersgd_bucket_mb: int | None = None, **options: Any
 ) -> tuple[Callable[..., Any], Handle | None]:
     """What computes the scores, with the configuration's exchange behind its backward pass.
 
@@ -306,16 +306,18 @@ def prepare(
         module: the model.
         setting: which configuration it is; for codecs, strategy and mode.
         powersgd_bucket_mb: the size of buckets for torch's PowerSGD hook; None: DDP's own.
+        options: of DDP.
     """
     label: str = setting["configuration"]
     if label == NOTHING:
         return module, None
     if label == POWERSGD:
-        model = DistributedDataParallel(module, bucket_cap_mb=powersgd_bucket_mb, init_sync=False)
+        model = DistributedDataParallel(module, bucket_cap_mb=powersgd_bucket_mb, init_sync=False, **options)
         state = PowerSGDState(None, matrix_approximation_rank=RANK_OF_POWERSGD, start_powerSGD_iter=START_OF_POWERSGD)
         model.register_comm_hook(state, powerSGD_hook)
         return model, None
-    model = DistributedDataParallel(module, init_sync=False)  # equal by their seed: nothing to send beforehand
+    # equal by their seed: nothing to send beforehand
+    model = DistributedDataParallel(module, init_sync=False, **options)
     if label == HALF:
         model.register_comm_hook(None, fp16_compress_hook)
     if label in (PLAIN, HALF):
