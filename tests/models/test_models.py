@@ -31,6 +31,7 @@ NAMES = [
     "resnet50",
     "resnet9",
     "unet",
+    "vgg16",
     "vgg16-cifar10",
     "vgg19",
     "vgg19-200",

@@ -4,6 +4,7 @@
   14,982,987 parameters.
 * ``vgg19bn-cifar10`` and ``-cifar100`` (Accordion): 16 convolutions with normalisation, two hidden
   layers of 512. 20,565,834 and 20,612,004 parameters.
+* ``vgg16``: ImageNet, the network of VGG's own paper. 138,357,544 parameters.
 * ``vgg19`` (GRACE): ImageNet, two hidden layers of 4,096. 143,671,337 parameters.
 * ``vgg19-200`` (Beyond Throughput): the same with TinyImageNet's 200 classes, 140,389,640 parameters.
 """
@@ -74,6 +75,10 @@ def vgg19bn_cifar100() -> VGG:
     return VGG(_DEPTHS_19, (512, 512), 100, side=1, norm=True)
 
 
+def vgg16() -> VGG:
+    return VGG(_DEPTHS_16, (4096, 4096), 1000, side=7)
+
+
 def vgg19() -> VGG:
     return VGG(_DEPTHS_19, (4096, 4096), 1001, side=7)
 
@@ -117,6 +122,17 @@ MODELS = (
         factory=vgg19bn_cifar100,
         note="The source gives neither a count nor a volume; this is the CIFAR-10 network with 90 more "
         "outputs, 46,170 more parameters.",
+    ),
+    ModelInfo(
+        name="vgg16",
+        description="VGG-16 for ImageNet",
+        parameters=138_357_544,
+        tensors=32,
+        source="Simonyan and Zisserman, ICLR 2015, configuration D",
+        classes=1000,
+        inputs=image(224),
+        factory=vgg16,
+        note="The paper says 138 million.",
     ),
     ModelInfo(
         name="vgg19",

@@ -11,7 +11,7 @@ import gradwire
 from gradwire.collectives import trace
 from gradwire.core.records import Record
 from gradwire.kernels import backend
-from gradwire.laboratory.bench import encode
+from gradwire.laboratory.bench import encode, hooks
 from gradwire.tracing import trace as traced
 
 SIZE = 1 << 14
@@ -107,3 +107,25 @@ def test_records_hold_what_was_measured_and_how_to_repeat_it():
 def test_bad_plans_are_refused(options, message):
     with pytest.raises(gradwire.GradwireError, match=message):
         encode.Plan(("fp16",), **options)
+
+
+@pytest.mark.parametrize("name", hooks.HOOKS)
+def test_torchs_hooks_are_measured_on_a_model(name):
+    plan = encode.Plan(("fp16",), sizes=(), models=("resnet20",), repeats=2, seconds=0.1)
+    seconds = encode.measure_hook(name, "resnet20", plan)
+    assert len(seconds) == 2
+    assert min(seconds) > 0
+    record = encode.hook_record(plan, name, "resnet20", seconds)
+    assert Record.from_json(record.to_json()) == record
+    assert encode.from_records([record]) == []
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore")
+def test_the_plain_form_can_be_compiled():
+    plan, (m,) = measured("efsignsgd", compile=True, repeats=1)
+    assert m.compiled is not None
+    assert m.median("total", "compiled") > 0
+    assert plan.command.endswith(" --compile")
+    (again,) = encode.from_records(encode.to_records(plan, [m]))
+    assert again.median("decode", "compiled") == m.median("decode", "compiled")

@@ -16,6 +16,7 @@ from rich.text import Text
 from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
+    from gradwire.core.records import Record
     from gradwire.laboratory.bench.encode import Measured, Plan
 
 
@@ -55,6 +56,12 @@ def encode(
         str, typer.Option("--memory", metavar="NAME", help='"none" leaves error feedback out.')
     ] = "default",
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    compile_plain: Annotated[
+        bool, typer.Option("--compile", help="Measure the plain form under torch.compile, too (minutes).")
+    ] = False,
+    hooks: Annotated[
+        bool, typer.Option("--hooks", help="Measure torch's FP16 and PowerSGD hooks on each model, too.")
+    ] = False,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,6 +79,7 @@ def encode(
     from gradwire.core import records
     from gradwire.core.codec import codecs
     from gradwire.laboratory.bench import encode as experiment
+    from gradwire.laboratory.bench.hooks import HOOKS
 
     check_record("bench encode", record)
     plan = experiment.Plan(
@@ -84,14 +92,22 @@ def encode(
         memory=memory,
         device=device,
         models=tuple(model or ()),
+        compile=compile_plain,
     )
+    by_hooks = [
+        experiment.hook_record(plan, name, m, experiment.measure_hook(name, m, plan))
+        for m in plan.models
+        for name in (HOOKS if hooks else ())
+    ]
+    if record is not None:
+        records.append(record, by_hooks)
     measured = []
     with _progress(plan) as on_done:
         for one in experiment.run(plan, on_done):
             measured.append(one)
             if record is not None:
                 records.append(record, experiment.to_records(plan, [one]))
-    emit(summary(plan, measured), as_json, lambda: table(measured))
+    emit(summary(plan, measured) | {"hooks": hook_summary(by_hooks)}, as_json, lambda: table(measured, by_hooks))
 
 
 @contextlib.contextmanager
@@ -122,6 +138,7 @@ def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
                 "reference_seconds": {p: m.median(p, "reference") for p in (*PHASES, "total")},
                 "graphs_seconds": None if m.graphs is None else {p: m.median(p, "graphs") for p in (*PHASES, "total")},
                 "launched": m.launched,
+                "compiled_seconds": None if m.compiled is None else m.median("total", "compiled"),
                 "copy_seconds": m.copy_seconds,
                 "encode_bytes_per_second": m.rate("encode"),
                 "total_bytes_per_second": m.rate("total"),
@@ -129,6 +146,11 @@ def summary(plan: Plan, measured: Sequence[Measured]) -> dict[str, Any]:
             for m in measured
         ],
     }
+
+
+def hook_summary(found: Sequence[Record]) -> list[dict[str, Any]]:
+    """The same of torch's hooks."""
+    return [{"hook": r.what["hook"], "model": r.what["model"], "seconds": r.quantiles.p50} for r in found]
 
 
 HEADINGS = (
@@ -142,12 +164,15 @@ HEADINGS = (
     "plain torch\n/ ours",
     "ours\n/ copy",
 )
+COMPILED = "torch.compile\n/ ours"
 AS_GRAPHS = ("as graphs\nms", "graphs\n/ copy")  # on a GPU
 
 
-def table(measured: Sequence[Measured]) -> RenderableType:
+def table(measured: Sequence[Measured], by_hooks: Sequence[Record] = ()) -> RenderableType:
     """One line a codec and size."""
-    shown = Table(box=SIMPLE_HEAD, caption="GB/s of float32 gradient; medians of one run", caption_justify="left")
+    others = "".join(f"\n{h['hook']}, {h['model']}: {h['seconds'] * 1e3:.3g} ms" for h in hook_summary(by_hooks))
+    caption = f"GB/s of float32 gradient; medians of one run{others}"
+    shown = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     for heading in headings(measured):
         shown.add_column(heading, justify="left" if heading == "codec" else "right", no_wrap=heading == "codec")
     for m in measured:
@@ -157,7 +182,8 @@ def table(measured: Sequence[Measured]) -> RenderableType:
 
 def headings(measured: Sequence[Measured]) -> tuple[str, ...]:
     """Of the lines of `cells`."""
-    return (*HEADINGS, *AS_GRAPHS) if any(m.on_gpu for m in measured) else HEADINGS
+    compiled = (COMPILED,) if any(m.compiled is not None for m in measured) else ()
+    return (*HEADINGS, *compiled, *(AS_GRAPHS if any(m.on_gpu for m in measured) else ()))
 
 
 def cells(m: Measured) -> list[str]:
@@ -175,5 +201,6 @@ def cells(m: Measured) -> list[str]:
         f"{m.rate('total') / 1e9:.2f}",
         f"{plain / ours:.1f}",
         f"{ours / m.copy_seconds:.1f}",
+        *([] if m.compiled is None else [f"{m.median('total', 'compiled') / ours:.1f}"]),
         *graphs,
     ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,10 +37,12 @@ from gradwire.core.registry import Check
 from gradwire.engine import Engine
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
-from gradwire.laboratory.bench import environment
+from gradwire.laboratory.bench import environment, hooks
+from gradwire.laboratory.bench.clocks import Clock, Events, clock_of, clocked
+from gradwire.laboratory.bench.plain_compiled import compiled
 from gradwire.unit import UnitResult
 
-KIND = "encode"
+KIND, HOOK = "encode", "hook"
 PHASES = ("encode", "reduce", "decode")
 SIZES = (1 << 16, 1 << 20, 1 << 23)
 WIDTH = 1024  # of the matrix that is compressed
@@ -63,6 +65,7 @@ class Plan:
     memory: str = "default"
     device: str = "cpu"
     models: tuple[str, ...] = ()  # whose gradients are measured, too, with their own shapes
+    compile: bool = False  # the plain form under torch.compile, too
 
     def __post_init__(self) -> None:
         check = Check("bench encode")
@@ -84,7 +87,7 @@ class Plan:
         return (
             f"gradwire bench encode{listed} {' '.join(f'--size {s}' for s in self.sizes)} --workers {self.workers} "
             f"--threads {self.threads} --repeats {self.repeats} --seconds {self.seconds:g} --memory {self.memory} "
-            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}"
+            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}{' --compile' * self.compile}"
         )
 
 
@@ -102,6 +105,7 @@ class Measured:
     model: str | None = None  # whose shapes the gradient has; None: one matrix
     graphs: dict[str, tuple[float, ...]] | None = None  # on a GPU, per phase, as CUDA graphs
     launched: str | None = None  # why there are no graphs
+    compiled: dict[str, tuple[float, ...]] | None = None  # the reference under torch.compile
 
     def median(self, phase: str, which: str = "kernels") -> float:
         """Seconds of one phase, or of "total"."""
@@ -159,7 +163,7 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     while rounds < plan.repeats + WARM:
         if rounds >= WARM + 3 and time.perf_counter() - started > plan.seconds:
             break
-        copies.append(_clocked(lambda: target.copy_(x), device))
+        copies.append(clocked(lambda: target.copy_(x), device))
         for engine, taken, plain in zip(engines, passes, (False, True), strict=True):
             with plain_torch(plain), torch.no_grad():
                 taken.append(one_pass(engine, x, layout, target))
@@ -167,10 +171,33 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     kernels, reference = ({p: tuple(t[p] for t in taken[WARM:]) for p in PHASES} for taken in passes)
     strategy, payload = _sent(engines[0], x, layout)
     model = subject if isinstance(subject, str) else None
-    done = spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model
-    if device.type != "cuda":
-        return Measured(*done)
-    return Measured(*done, *replays(Engine(spec, **options), x, layout, target, rounds - WARM))
+    done = Measured(spec, layout.numel, strategy, payload, tuple(copies[WARM:]), kernels, reference, model)
+    if plan.compile:
+        engine = compiled(Engine(spec, graphs=False, **options), layout)
+        done = replace(done, compiled=_of_first_step(engine, x, layout, target, rounds - WARM))
+    if device.type == "cuda":
+        graphs, why = replays(Engine(spec, **options), x, layout, target, plan.repeats)
+        done = replace(done, graphs=graphs, launched=why)
+    return done
+
+
+def _of_first_step(
+    engine: Engine, x: Tensor, layout: Layout, out: Tensor, repeats: int
+) -> dict[str, tuple[float, ...]]:
+    """Seconds of each phase in plain torch, in passes that are all the first one."""
+    taken = []
+    with plain_torch(), torch.no_grad():
+        for _ in range(WARM + repeats):
+            engine.step = 0
+            taken.append(one_pass(engine, x, layout, out))
+    return {p: tuple(t[p] for t in taken[WARM:]) for p in PHASES}
+
+
+def measure_hook(name: str, model: str, plan: Plan) -> tuple[float, ...]:
+    """Seconds of each pass of a hook of torch's over a model's gradients."""
+    device, (layout, _) = torch.device(plan.device), _layout(model)
+    x = SCALE * normal(Random().common("bench"), (layout.numel,), device)
+    return hooks.measure(name, x, layout, plan.workers, plan.repeats, partial(clocked, device=device))
 
 
 def replays(
@@ -185,7 +212,7 @@ def replays(
         taken = []
         for _ in range(repeats):
             torch.cuda._sleep(AHEAD)  # type: ignore[no-untyped-call]
-            taken.append(one_pass(engine, x, layout, out, _Events()))
+            taken.append(one_pass(engine, x, layout, out, Events(PHASES)))
     return {p: tuple(t[p] for t in taken) for p in PHASES}, None
 
 
@@ -198,10 +225,10 @@ def _layout(subject: int | str) -> tuple[Layout, str]:
 
 
 def one_pass(
-    engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None, clock: _Clock | None = None
+    engine: Engine, x: Tensor, layout: Layout, out: Tensor | None = None, clock: Clock | None = None
 ) -> dict[str, float]:
     """One step of one worker; seconds of each phase."""
-    clock = clock or (_Events(wait=True) if x.device.type == "cuda" else _Clock())
+    clock = clock or clock_of(x.device, PHASES)
     program = engine.reduce(x, layout, out)
     answer, phase = None, "encode"
     while True:
@@ -229,61 +256,6 @@ class _Step:
             self.request = self.program.send(self.answer)
         except StopIteration as done:
             self.result = done.value
-
-
-class _Clock:
-    """Of the host."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._spent = dict.fromkeys(PHASES, 0.0)
-
-    def run(self, work: Callable[[], object]) -> None:
-        """Do some work."""
-        begin = time.perf_counter()
-        work()
-        self._last = time.perf_counter() - begin
-
-    def book(self, phase: str) -> None:
-        """It belongs to this phase."""
-        self._spent[phase] += self._last
-
-    def spent(self) -> dict[str, float]:
-        """Seconds of each phase."""
-        return self._spent
-
-
-class _Events(_Clock):
-    """Of a GPU. With `wait` it is idle before each piece of work, so that the time of a slow host counts."""
-
-    def __init__(self, wait: bool = False) -> None:
-        super().__init__()
-        self._wait = wait
-        self._pairs: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-
-    def run(self, work: Callable[[], object]) -> None:
-        if self._wait:
-            torch.cuda.synchronize()
-        self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._begin.record()
-        work()
-        self._end.record()
-
-    def book(self, phase: str) -> None:
-        self._pairs.append((phase, self._begin, self._end))
-
-    def spent(self) -> dict[str, float]:
-        torch.cuda.synchronize()
-        for phase, begin, end in self._pairs:
-            self._spent[phase] += begin.elapsed_time(end) / 1e3
-        return self._spent
-
-
-def _clocked(work: Callable[[], object], device: torch.device) -> float:
-    clock = _Events(wait=True) if device.type == "cuda" else _Clock()
-    clock.run(work)
-    clock.book(PHASES[0])
-    return clock.spent()[PHASES[0]]
 
 
 def _sent(engine: Engine, x: Tensor, layout: Layout) -> tuple[str, int]:
@@ -330,10 +302,29 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
                 "copy_seconds": m.copy_seconds,
                 **({} if m.graphs is None else {"graphs_seconds": {p: m.median(p, "graphs") for p in PHASES}}),
                 **({} if m.launched is None else {"launched": m.launched}),
+                **({} if m.compiled is None else {"compiled_seconds": {p: m.median(p, "compiled") for p in PHASES}}),
             },
         )
         for m in measured
     ]
+
+
+def hook_record(plan: Plan, name: str, model: str, seconds: tuple[float, ...]) -> Record:
+    """Of a hook of torch's."""
+    commit, dirty = environment.commit()
+    return Record(
+        kind=HOOK,
+        what={"hook": name, "model": model, "workers": plan.workers, "threads": plan.threads, "device": plan.device},
+        command=plan.command,
+        time=environment.now(),
+        commit=commit,
+        dirty=dirty,
+        environment=environment.fingerprint("none"),
+        unit="seconds a pass, all of it",
+        quantiles=Quantiles.of(seconds),
+        samples=seconds,
+        outcome={},
+    )
 
 
 def from_records(records: Sequence[Record]) -> list[Measured]:
@@ -345,12 +336,17 @@ def from_records(records: Sequence[Record]) -> list[Measured]:
             r.what["strategy"],
             r.outcome["payload_bytes"],
             (r.outcome["copy_seconds"],),
-            {p: (s,) for p, s in r.outcome["seconds"].items()},
-            {p: (s,) for p, s in r.outcome["reference_seconds"].items()},
+            _phases(r.outcome["seconds"]) or {},
+            _phases(r.outcome["reference_seconds"]) or {},
             r.what.get("model"),
-            {p: (s,) for p, s in r.outcome["graphs_seconds"].items()} if "graphs_seconds" in r.outcome else None,
+            _phases(r.outcome.get("graphs_seconds")),
             r.outcome.get("launched"),
+            _phases(r.outcome.get("compiled_seconds")),
         )
         for r in records
         if r.kind == KIND
     ]
+
+
+def _phases(seconds: dict[str, float] | None) -> dict[str, tuple[float, ...]] | None:
+    return None if seconds is None else {p: (s,) for p, s in seconds.items()}
