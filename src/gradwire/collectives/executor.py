@@ -81,12 +81,13 @@ class Executor:
         if self._stream is None or ready is None:
             job()
             return
-        with torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            job()
+        self._stream.wait_event(ready)
+        job()
 
     def _loop(self) -> None:
         torch.set_grad_enabled(False)  # new threads start with it enabled
+        if self._stream is not None:  # of this thread, for good
+            torch.cuda.set_stream(self._stream)
         while self._run_next():
             pass
 

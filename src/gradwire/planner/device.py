@@ -8,7 +8,7 @@ What the network does is not in them; it is taken from `base`, and stays labelle
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gradwire.core.baselines import FP32
@@ -93,16 +93,14 @@ def _codecs(passes: Sequence[Record], device: Device) -> dict[str, CodecCost]:
         if codec == FP32:
             continue
         matrices = [r for r in group if "model" not in r.what]
-        encode = [r.outcome["seconds"]["encode"] for r in matrices]
+        encode = [_seconds(r)["encode"] for r in matrices]
         rows = [[1.0, float(r.what["elements"])] for r in matrices]
         found[codec] = CodecCost(
             encode=_law(rows, encode, device),
             decode=_law(rows, [_once(r) for r in matrices], device),
             source=f"{_source(group[0])}, {group[0].what['device']}",
             models={
-                r.what["model"]: Whole(
-                    encode_seconds=r.outcome["seconds"]["encode"], decode_seconds=_once(r), source=_source(r)
-                )
+                r.what["model"]: Whole(encode_seconds=_seconds(r)["encode"], decode_seconds=_once(r), source=_source(r))
                 for r in group
                 if "model" in r.what
             },
@@ -117,9 +115,15 @@ def _law(rows: Sequence[Sequence[float]], seconds: Sequence[float], device: Devi
     return Law(launches=fixed / device.launch_seconds, passes=each * device.pass_bytes_per_second / 4)
 
 
+def _seconds(record: Record) -> Mapping[str, float]:
+    """Of each phase, as a step has them: on a GPU that is busy with the backward pass, as graphs where that can be."""
+    found: Mapping[str, float] = record.outcome.get("graphs_seconds") or record.outcome["seconds"]
+    return found
+
+
 def _once(record: Record) -> float:
     """Seconds of decoding one gradient."""
-    seconds = record.outcome["seconds"]
+    seconds = _seconds(record)
     encodes, decodes = strategy_work(record.what["strategy"], record.what["workers"])
     after = float(seconds["reduce"] + seconds["decode"]) - (encodes - 1) * float(seconds["encode"])
     return max(0.0, after) / decodes

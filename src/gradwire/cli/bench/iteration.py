@@ -16,7 +16,14 @@ from gradwire.cli.output import AsJson, RecordFile, check_record, emit
 if TYPE_CHECKING:
     from gradwire.core.records import Record
 
-HEADINGS = ("configuration", "ms an iteration\n(p20-p80)", "/ no\nexchange", "/ fp32\nDDP", "units as\ngraphs")
+HEADINGS = (
+    "configuration",
+    "ms an iteration\n(p20-p80)",
+    "/ no\nexchange",
+    "/ fp32\nDDP",
+    "GPU at\nwork, ms",
+    "units as\ngraphs",
+)
 
 
 def iteration(
@@ -101,11 +108,12 @@ def table(found: Sequence[Record]) -> RenderableType:
 def cells(record: Record) -> list[str]:
     """The line of one configuration, as printed and as shown in the docs."""
     q, outcome = record.quantiles, record.outcome
-    graphs = outcome["graphs"]
+    graphs, busy = outcome["graphs"], outcome["busy_seconds"]
     return [
         record.what["configuration"],
         f"{q.p50 * 1e3:.2f} ({q.p20 * 1e3:.2f}-{q.p80 * 1e3:.2f})",
         f"{outcome['over_no_exchange']:.3f}",
         f"{outcome['over_ddp']:.3f}",
+        "–" if busy is None else f"{busy * 1e3:.2f}",
         "–" if graphs is None else str(graphs["captured"]),
     ]

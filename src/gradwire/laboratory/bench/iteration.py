@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
 from gradwire.core.baselines import BASELINES, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
@@ -82,6 +83,7 @@ class Measured:
     configuration: str
     samples: tuple[float, ...]
     graphs: dict[str, Any] | None = None
+    busy: float | None = None  # seconds of an iteration in which a GPU was at work
 
 
 def measure(plan: Plan) -> list[Measured]:
@@ -91,7 +93,7 @@ def measure(plan: Plan) -> list[Measured]:
             return train(None, plan)
     ranks: list[list[Measured]] = launch(train, plan.workers, (plan,), TIMEOUT)
     return [
-        Measured(one.configuration, tuple(map(max, zip(*(o.samples for o in (one, *others)), strict=True))), one.graphs)
+        replace(one, samples=tuple(map(max, zip(*(o.samples for o in (one, *others)), strict=True))))
         for one, *others in zip(*ranks, strict=True)
     ]
 
@@ -103,7 +105,7 @@ def train(rank: Rank | None, plan: Plan) -> list[Measured]:
         for _ in range(WARM + plan.turns):
             for run in runs:
                 run.turn()
-    return [Measured(run.name, tuple(run.samples[WARM:]), run.graphs) for run in runs]
+        return [Measured(run.name, tuple(run.samples[WARM:]), run.graphs, run.busy()) for run in runs]
 
 
 class _Run:
@@ -133,6 +135,18 @@ class _Run:
             self.optimizer.step()
         self._wait()
         self.samples.append((time.perf_counter() - start) / TURN)
+
+    def busy(self) -> float | None:
+        """Seconds of an iteration in which the GPU was at work, seen in one more turn."""
+        if self.plan.device != "cuda":
+            return None
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            self.turn()
+        works = sorted((e.time_range.start, e.time_range.end) for e in seen.events() if e.device_type.name == "CUDA")
+        microseconds, until = 0.0, 0.0
+        for start, end in works:
+            microseconds, until = microseconds + max(0.0, end - max(start, until)), max(until, end)
+        return microseconds / TURN / 1e6
 
     def _wait(self) -> None:
         if self.plan.device == "cuda":
@@ -168,6 +182,7 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
             outcome={
                 **{f"over_{key}": plain[m.configuration] / plain[base] for key, base in OVER.items()},
                 "graphs": m.graphs,
+                "busy_seconds": m.busy,
             },
         )
         for m in measured

@@ -146,7 +146,7 @@ def _command(
 def build(name: str, device: str = "cpu") -> nn.Module:
     """A model to train: of the catalogue, the demo's, or what ``module:factory`` returns."""
     torch.manual_seed(0)
-    return (shapes.model(0) if name == OWN else models.build(name, device="cpu")).to(device)
+    return shapes.model(0).to(device) if name == OWN else models.build(name, device=device)
 
 
 def example(name: str, module: nn.Module, batch: int, device: str = "cpu") -> tuple[Tensor, ...]:
