@@ -21,6 +21,7 @@ FILES = (  # a later one replaces what an earlier one says of the same codec, or
     "compute_h200-tasks_2026-11-15.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
     "encode_h200-triton-words_2026-11-15.jsonl",
+    "encode_h200-triton_2026-11-17.jsonl",
 )
 PREDICTIONS = "prediction_xeon_2026-11-15.jsonl"
 PRECISIONS = {"h200": "tf32", "h200-bf16": "bf16", "h200-fp32": "fp32"}
@@ -74,7 +75,7 @@ def profiles() -> dict[str, Profile]:
             found,
             BASE,
             name=name,
-            description=f"NVIDIA H200: models in {precision} and codecs, no fused kernels, measured; network assumed",
+            description=f"NVIDIA H200: models in {precision} and codecs, measured; network assumed",
             precision=precision,
         )
         for name, precision in PRECISIONS.items()
