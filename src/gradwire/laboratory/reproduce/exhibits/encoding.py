@@ -33,8 +33,8 @@ TABLE_3 = {  # method: codec, as records name it, ratio, ms
 RN50 = SIZES["resnet50"]
 NOT_V100 = (
     "The paper's times are of V100 GPUs (table 2: 64 of them). Measured: one H200, encode + reduce + decode, a "
-    "gradient of that size as one matrix in plain torch, or the model's with our kernels; where only defaults were measured, "
-    "QSGD has 4 bits, DGC keeps 0.1 % and ATOMO has its own budget."
+    "gradient of that size as one matrix in plain torch, or the model's with our kernels; where only defaults were "
+    "measured, QSGD has 4 bits, DGC keeps 0.1 % and ATOMO has its own budget."
 )
 
 
