@@ -97,7 +97,7 @@ def test_gradients_of_16_bits_are_read_as_they_are(spec, dtype):
     check(gradwire.codec(spec), normal(2, 700).to(dtype), ((0, 300), (301, 700)), 2, kind)
 
 
-@settings(max_examples=15 if not CUDA else 200, deadline=None)
+@settings(max_examples=6 if not CUDA else 200, deadline=None)
 @given(spec=st.sampled_from(SPECS), **ANYWHERE)
 def test_any_shape(spec, lengths, shards, seed):
     kind = None if spec in WITHOUT_MEMORY else (0.3, 1.0, False)
@@ -121,7 +121,7 @@ def test_blocks_that_kernels_cannot_treat_are_left_to_plain_torch(spec):
     check(gradwire.codec(spec), normal(2, 9000), ((0, 300), (301, 9000)), 2, (0.3, 1.0, False))
 
 
-@pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
+@pytest.mark.parametrize("strategy", [pytest.param("all_gather", marks=pytest.mark.sweep), "scatter_reduce_gather"])
 @each_codec
 def test_whole_steps_are_those_of_plain_torch(spec, strategy):
     check_steps(spec, strategy)

@@ -61,7 +61,7 @@ def test_what_exceeds_is_taken(shards, spans, values):
         assert same(found, wanted)
 
 
-@settings(max_examples=15 if not CUDA else 200, deadline=None)
+@settings(max_examples=6 if not CUDA else 200, deadline=None)
 @given(numel=st.integers(1, 3000), threshold=st.floats(0, 3), seed=st.integers(0, 100))
 def test_any_size(numel, threshold, seed):
     x = here(normal(2, numel, seed))

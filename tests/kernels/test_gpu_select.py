@@ -87,7 +87,7 @@ def test_top(way, kind, share):
         assert found.cpu().equal(select.reference.top(x, k)), numel
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4 if not CUDA else 50, deadline=None)
 @given(
     values=st.lists(st.floats(width=32) | st.sampled_from([0.0, 1.0, -1.0, NAN]), min_size=1, max_size=60),
     data=st.data(),
@@ -141,7 +141,7 @@ def test_what_is_compensated_already_is_not_written_again(way, first):
     assert same(held.cpu(), torch.cat((rows[:, :first], left), 1))
 
 
-@pytest.mark.parametrize("share", [0.03, 0.2])
+@pytest.mark.parametrize("share", [0.03, pytest.param(0.2, marks=SWEEP)])
 def test_more_candidates_than_there_is_room_for(share, monkeypatch):
     """Few elements stand out in one row, and the limit lets all others through; the next row is as usual."""
     from gradwire.kernels.select import gpu

@@ -37,7 +37,7 @@ def support_of(k, seed, scattered):
     return Support(k, turn, draw if scattered else None)
 
 
-@settings(max_examples=25 if not CUDA else 300, deadline=None)
+@settings(max_examples=8 if not CUDA else 300, deadline=None)
 @given(numel=st.integers(1, 5000), share=st.floats(0, 1), seed=st.integers(0, 10**6), scattered=st.booleans())
 def test_values_go_to_the_indices_that_are_drawn(numel, share, seed, scattered):
     support = support_of(max(1, math.ceil(share * numel)), seed, scattered)
