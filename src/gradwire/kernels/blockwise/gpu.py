@@ -17,6 +17,7 @@ from gradwire.kernels.launch import launch
 from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
 
 TILE = 1024  # elements of a program, if a block is no longer; a thread holds few, so that many threads run
+HELD = 2048  # elements of a warp that finds a sum by halves: most halves are then added in its threads' registers
 LARGEST = 8192  # elements of a block that a program can hold
 
 
@@ -28,6 +29,11 @@ def columns_of(block: int) -> int:
 def warps_of(shape: Sequence[int]) -> int:
     """Of a program for a tile of the form (block, rows, columns, …)."""
     return max(4, min(16, shape[1] * shape[2] // 256))
+
+
+def folding_warps(shape: Sequence[int]) -> int:
+    """Of a program that adds blocks up by halves: one warp holds up to `HELD` elements, and waits for no other."""
+    return max(1, shape[1] * shape[2] // HELD) if shape[2] > 128 else warps_of(shape)
 
 
 def blocks_in_tile(block: int, numel: int) -> int:
@@ -83,6 +89,6 @@ def square_sum_from(source: Window, feedback: Feedback | None, block: int) -> Te
     sums = torch.empty((source.rows, -(-numel // block)), device=device)
     place, shape = place_of(source, 1, numel, block, rows), (columns, columns.bit_length() - 1)
     args = place, memory_of(feedback), sums, sums.stride(0)
-    warps = warps_of((block, rows, columns))
+    warps = folding_warps((block, rows, columns))
     launch(_square_sums, source.rows * place.tiles, device, *args, warps=warps, block=block, rows=rows, shape=shape)
     return sums

@@ -33,7 +33,7 @@ from gradwire.kernels.window.gpu import (
     place_of,
     position_of,
     put_checked,
-    take,
+    take_compensated,
     tile_of,
 )
 
@@ -180,12 +180,12 @@ def _mean(payload, first, senders, blocks, element, live, numel, shape: tl.const
 def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     shift = shard * place[4]
     position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shard, shift, payload, row, numbers, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position, inside, whole)
 
 
 @triton.jit

@@ -30,7 +30,7 @@ from gradwire.kernels.window.gpu import (
     place_of,
     position_of,
     put_checked,
-    take,
+    take_compensated,
     tile_of,
 )
 
@@ -100,11 +100,10 @@ def _mean(received, group, blocks, element, live, numel, tables, shape: tl.const
 def _encode_from(place, memory, tables, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     lost = _encoded(a, live, blocks, element, place[4], tables, out, row, factor, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position_of(place, shard, element), inside, whole)
 
 
 @triton.jit
