@@ -66,6 +66,27 @@ def folded(x, rows: tl.constexpr, columns: tl.constexpr, levels: tl.constexpr):
 
 
 @triton.jit
+def shares(a, scale):
+    """``a / scale`` of each row, rounded once; for magnitudes up to the scale. Below 2⁻⁷⁵ only about.
+
+    A product with the inverse, and twice what it lacks: the second time starts within half a unit of the last place,
+    from where the rounding is the quotient's. The scale is brought near to one first, by a power of two, so that what
+    is lacking does not underflow.
+    """
+    exponent = (scale.to(tl.int32, bitcast=True) >> 23) & 255
+    power = tl.minimum(tl.maximum(254 - exponent, 1), 253) << 23
+    unit = power.to(tl.float32, bitcast=True)
+    scale = scale * unit
+    inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, None] + tl.zeros_like(a)
+    minus = (scale * -1.0)[:, None] + tl.zeros_like(a)
+    a = a * unit[:, None]
+    found = a * inverse
+    for _ in tl.static_range(2):
+        found = tl.fma(tl.fma(found, minus, a), inverse, found)
+    return found
+
+
+@triton.jit
 def _square_sums(place, memory, sums, stride, block: tl.constexpr, rows: tl.constexpr, shape: tl.constexpr):
     columns: tl.constexpr = shape[0]
     worker, shard, tile, _ = tile_of(place)
