@@ -41,7 +41,7 @@ from gradwire.kernels.window.gpu import (
     tile_of,
 )
 
-TILE = 1024  # elements of a program that knows no blocks
+TILE = 2048  # elements of a program that knows no blocks
 BYTES = 1024  # of a program that counts votes
 
 
@@ -137,27 +137,29 @@ def _encode_or_toss_from(place, noise, bits, stride, words, bad, size: tl.conste
     a = a.to(tl.float32)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
-    if tl.max(zero.to(tl.int32)) > 0:  # seldom, and dear
+    found = tl.sum(zero.to(tl.int32) + ((a * 0 != 0).to(tl.int32) << 16))  # both numbers at once
+    if (found & 0xFFFF) != 0:  # seldom, and dear
         coin_at = (shard * place[4] + element).to(tl.int64) + tl.load(offsets + worker)
         coin = (word(tl.load(keys + worker), coin_at >> 5) >> (coin_at & 31).to(tl.uint32)) & 1
         positive = tl.where(zero, coin.to(tl.int32), positive)
     to = row.to(tl.int64)
     store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
-    wrong = tl.max((a * 0 != 0).to(tl.int32))
-    tl.store(bad + to, 1, mask=wrong > 0)
+    tl.store(bad + to, 1, mask=(found >> 16) != 0)
 
 
 @triton.jit
 def _decode_to(bits, stride, words, minus, plus, scales, block, place, factor, size: tl.constexpr):
-    """Two-valued rows, shards of one vector, to where they belong."""
+    """Two-valued rows, shards of one vector, to where they belong. Without blocks, two values are those of a row."""
     worker, shard, tile, row = tile_of(place)
     to = row.to(tl.int64)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
     code = load_codes(bits + to * stride, blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
-    scale = to * scales + element // block
-    high = tl.load(plus + scale, mask=live, other=0.0)
-    low = tl.load(minus + scale, mask=live, other=0.0)
-    put(tl.where(code != 0, high, low) * factor, place, worker, shard, tile, element, live, size)
+    if block is None:
+        high, low = tl.load(plus + to), tl.load(minus + to)
+    else:
+        scale = to * scales + element // block
+        high, low = tl.load(plus + scale, mask=live, other=0.0), tl.load(minus + scale, mask=live, other=0.0)
+    put(tl.where(code != 0, high * factor, low * factor), place, worker, shard, tile, element, live, size)
 
 
 @triton.jit
@@ -259,7 +261,7 @@ def encode_or_toss_from(
 
 def decode_to(bits: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
     place = place_of(target, bits.shape[0], shard, TILE)
-    values = minus.contiguous(), plus.contiguous(), plus.shape[1], block
+    values = minus.contiguous(), plus.contiguous(), plus.shape[1], None if plus.shape[1] == 1 else block
     args = bits, bits.stride(0), words_of(bits, bits.shape[1]), *values, place, factor
     launch(_decode_to, bits.shape[0] * place.tiles, target.buffer.device, *args, size=TILE)
 
