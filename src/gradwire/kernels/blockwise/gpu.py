@@ -19,6 +19,7 @@ from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, 
 TILE = 1024  # elements of a program, if a block is no longer; a thread holds few, so that many threads run
 HELD = 2048  # elements of a warp that finds a sum by halves: most halves are then added in its threads' registers
 LARGEST = 8192  # elements of a block that a program can hold
+LARGE = tl.constexpr(4.0)  # scales are below, or infinite
 
 
 def columns_of(block: int) -> int:
@@ -26,9 +27,9 @@ def columns_of(block: int) -> int:
     return max(8, int(triton.next_power_of_2(block)))
 
 
-def warps_of(shape: Sequence[int]) -> int:
-    """Of a program for a tile of the form (block, rows, columns, …)."""
-    return max(4, min(16, shape[1] * shape[2] // 256))
+def warps_of(shape: Sequence[int], each: int = 256) -> int:
+    """Of a program for a tile of the form (block, rows, columns, …), for `each` so many elements, but not a few."""
+    return max(4, min(16, shape[1] * shape[2] // each))
 
 
 def folding_warps(shape: Sequence[int]) -> int:
@@ -48,6 +49,23 @@ def block_tile(tile, numel, block: tl.constexpr, rows: tl.constexpr, columns: tl
     column = tl.arange(0, columns)
     element = blocks[:, None] * block + column[None, :]
     return blocks, element, (column < block)[None, :] & (element < numel)
+
+
+@triton.jit
+def flat_tile(tile, numel, block: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+    """`block_tile`, elements in one row: only then the compiler loads from tables where the elements are."""
+    blocks, element, live = block_tile(tile, numel, block, rows, columns)
+    if block == columns:  # the compiler sees which are neighbours
+        element = tile * (rows * columns) + tl.arange(0, rows * columns)
+        return blocks, element, element < numel
+    else:
+        return blocks, tl.reshape(element, (rows * columns,)), tl.reshape(live, (rows * columns,))
+
+
+@triton.jit
+def spread(x, rows: tl.constexpr, columns: tl.constexpr):
+    """A number of each block, for each element of a flat tile."""
+    return tl.reshape(tl.broadcast_to(x[:, None], (rows, columns)), (rows * columns,))
 
 
 @triton.jit
@@ -78,7 +96,7 @@ def shares(a, scale):
     unit = power.to(tl.float32, bitcast=True)
     scale = scale * unit
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)[:, None] + tl.zeros_like(a)
-    minus = (scale * -1.0)[:, None] + tl.zeros_like(a)
+    minus = tl.where(scale > LARGE, 0.0, scale * -1.0)[:, None] + tl.zeros_like(a)  # shares of infinity are zero
     a = a * unit[:, None]
     found = a * inverse
     for _ in tl.static_range(2):

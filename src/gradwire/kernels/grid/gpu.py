@@ -287,7 +287,8 @@ def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, fact
     place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     coded = _coded(shard, turn)
     args = _given(data, rule, coded), senders, _turned(turn, 1, shape, shard, device), place, coded, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
+    warps = warps_of(shape, 512 if rule.trits else 256)
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps, shape=shape)
     return flag
 
 

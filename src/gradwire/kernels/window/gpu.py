@@ -229,7 +229,7 @@ def take_compensated(place, memory, worker, shard, tile, element, live, size: tl
     position = position_of(place, shard, element)
     inside = both(position < numel, live & (element < length), place)
     whole = (tile + 1) * size <= tl.minimum(length, numel - shard * length)
-    whole = whole & (size == element.shape[0] * element.shape[1])  # all columns count
+    whole = whole & (size == element.numel)  # all columns count
     if firsts is not None:
         span, last, end = _span(place, shard, tile, size)
         whole = whole & (last >= end)
