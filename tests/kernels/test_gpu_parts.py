@@ -79,3 +79,17 @@ def test_trits_of_all_bytes(block, columns):
         size = {"block": block, "rows": 16, "columns": columns}
         launch(kernel("load_trits"), 1, DEVICE, here(data), -(-numel // 5), out, **size)
     assert out.cpu().equal(trits.reference.unpack(data[None], numel)[0].int())
+
+
+@pytest.mark.parametrize("numel", [1, 4, 19, 20, 5121, 10240])
+def test_trits_are_packed_by_words_or_one_by_one(numel):
+    codes = torch.randint(0, 3, (3, numel), dtype=torch.uint8, generator=torch.Generator().manual_seed(numel))
+    wide = torch.nn.functional.pad(codes, (0, -numel % 4), value=2)  # what lies behind the end is not counted
+    out = here(torch.zeros(3, 8 + -(-numel // 5), dtype=torch.uint8))
+    with on_gpu():
+        from gradwire.kernels.trits.gpu import pack_to
+
+        pack_to(here(wide), numel, out, 8)
+        assert trits.pack(here(codes)).cpu().equal(trits.reference.pack(codes))
+    assert out.cpu()[:, 8:].equal(trits.reference.pack(codes))
+    assert out.cpu()[:, :8].eq(0).all()
