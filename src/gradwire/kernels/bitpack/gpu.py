@@ -18,11 +18,13 @@ def words_of(data: Tensor, *sizes: int) -> int | None:
 
 @triton.jit
 def bytes_at(data, index, inside, words):
-    """Where the bytes `index`, (rows, columns), lie, and which there are: the compiler hears of words."""
+    """Where the bytes `index`, (rows, columns) or flat, lie, and which there are: the compiler hears of words."""
     at = data + index
     there = inside & (index >= 0)
     if words is None:
         return at, there
+    elif len(index.shape) == 1:
+        return tl.max_contiguous(tl.multiple_of(at, [4]), [4]), tl.max_constancy(there, [4])
     else:
         return tl.max_contiguous(tl.multiple_of(at, [1, 4]), [1, 4]), tl.max_constancy(there, [1, 4])
 

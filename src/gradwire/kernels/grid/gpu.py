@@ -18,12 +18,22 @@ from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
-from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, folded, warps_of
+from gradwire.kernels.blockwise.gpu import (
+    LARGEST,
+    abs_max,
+    block_tile,
+    blocks_in_tile,
+    columns_of,
+    folded,
+    folding_warps,
+    shares,
+    warps_of,
+)
 from gradwire.kernels.grid.reference import SMALLEST, Rule, Turn, code_width
 from gradwire.kernels.hadamard.gpu import flipped, heads, transformed
 from gradwire.kernels.hadamard.reference import root_of
 from gradwire.kernels.launch import launch
-from gradwire.kernels.random.gpu import half, keys_of
+from gradwire.kernels.random.gpu import half, halves, keys_of
 from gradwire.kernels.trits.gpu import load_trits, pack_to
 from gradwire.kernels.window.gpu import (
     compensated,
@@ -33,7 +43,7 @@ from gradwire.kernels.window.gpu import (
     place_of,
     position_of,
     put_checked,
-    take,
+    take_compensated,
     tile_of,
 )
 
@@ -46,7 +56,8 @@ class Payload(NamedTuple):
     start: int  # of the codes in a row
     size: int  # bytes of the codes
     words: int | None  # see `bitpack.gpu`
-    codes: Tensor | None  # of trits, (rows, numel), before they are packed: their bytes do not end with blocks
+    codes: Tensor | None  # of trits, before they are packed: their bytes do not end with blocks. Rows of whole tiles
+    codes_stride: int = 0
 
 
 class Numbers(NamedTuple):
@@ -68,17 +79,17 @@ class Turned(NamedTuple):
 
 
 @triton.jit
-def _scale(a, live, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: tl.constexpr):
-    """The scale of each block: see `Rule`."""
+def _scale(a, numbers, rows: tl.constexpr, columns: tl.constexpr, levels: tl.constexpr):
+    """The scale of each block of a tile, zero where there is nothing: see `Rule`."""
     least, clip, sigma, _ = numbers
     scale = abs_max(a)
     if clip is not None:
         scale = scale * clip
     scale = tl.where(scale < least, least, scale)  # NaN stays
     if sigma is not None:
-        shares = tl.div_rn(a, tl.broadcast_to(scale[:, None], (rows, columns)))
-        squares = folded(tl.where(live, shares * shares, 0.0), rows, columns, levels)
-        count = tl.sum((live & (a != 0)).to(tl.int32), 1).to(tl.float32)
+        share = shares(a, scale)  # of those that are about right only, squares vanish
+        squares = folded(share * share, rows, columns, levels)
+        count = tl.sum((a != 0).to(tl.int32), 1).to(tl.float32)
         share = tl.sqrt_rn(tl.div_rn(squares, tl.where(count < 1.0, 1.0, count))) * sigma
         scale = scale * tl.where(share > 1.0, 1.0, share)
         scale = tl.where(scale < least, least, scale)
@@ -128,12 +139,12 @@ def _encoded(
     columns: tl.constexpr = shape[2]
     low: tl.constexpr = shape[4]
     high: tl.constexpr = shape[5]
-    data, stride, start, size, words, codes = payload
+    data, stride, start, size, words, codes, codes_stride = payload
     keys, offsets = noise
     data += row.to(tl.int64) * stride
     coins = _coins(turn, worker, shift + tl.min(tl.min(element, 1), 0), shape)
     x = _rotated(a, coins, turn, shape)
-    scale = _scale(x, live, numbers, rows, columns, shape[3])
+    scale = _scale(x, numbers, rows, columns, shape[3])
     one = tl.full((rows,), 1.0, tl.float32)
     inverse = tl.div_rn(one, scale) * high
     step = tl.div_rn(scale, one * high)
@@ -141,34 +152,41 @@ def _encoded(
     y = x * inverse[:, None]
     if keys is None:
         code = tl.floor(tl.abs(y) + 0.5)
+    elif block == columns:
+        first = (shard * numel + tl.min(blocks, 0) * block).to(tl.int64) + tl.load(offsets + worker)
+        code = tl.floor(tl.abs(y) + halves(tl.load(keys + worker), first, rows, columns))
     else:
         place = (shard * numel + element).to(tl.int64) + tl.load(offsets + worker)
         code = tl.floor(tl.abs(y) + half(tl.load(keys + worker), place))
-    code = tl.where(y < 0, -code, code)
-    code = tl.where(code < -low, -low, tl.where(code > high, high, code)) + low
-    code = tl.where(live & (y == y), code, 0.0)
+    sign = y.to(tl.int32, bitcast=True) & -0x80000000
+    code = (code.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    code = tl.maximum(tl.minimum(code, high), -low) + low
+    code = tl.where(y == y, code, 0.0)
     if codes is None:
-        store_codes(data + start, code.to(tl.int32), blocks, size, words, block, rows, columns, shape[6])
+        stored = tl.where(live, code, 0.0).to(tl.int32)
+        store_codes(data + start, stored, blocks, size, words, block, rows, columns, shape[6])
+    elif block == columns:
+        tl.store(codes + row.to(tl.int64) * codes_stride + element, code.to(tl.uint8))
     else:
-        tl.store(codes + row.to(tl.int64) * numel + element, code.to(tl.uint8), mask=live)
+        tl.store(codes + row.to(tl.int64) * codes_stride + element, code.to(tl.uint8), mask=live)
     value = _rotated_back((code - low) * step[:, None], coins, turn, shape)
     return a - value * numbers[3]
 
 
 @triton.jit
-def _mean(payload, first, senders, blocks, element, live, numel, shape: tl.constexpr):
+def _mean(payload, first, senders, blocks, numel, shape: tl.constexpr):
     """The mean of a tile over `senders` rows of a payload, first to last."""
     block: tl.constexpr = shape[0]
     rows: tl.constexpr = shape[1]
     columns: tl.constexpr = shape[2]
-    data, stride, start, size, words, _ = payload
+    data, stride, start, size, words, _, _ = payload
     data += first.to(tl.int64) * stride
     total = tl.zeros((rows, columns), tl.float32)
     for _ in range(senders):
         scale = load_float(data, blocks, blocks * block < numel, words)
         step = tl.div_rn(scale, tl.full((rows,), 1.0, tl.float32) * shape[5])
         if shape[6] == 0:
-            code = load_trits(data + start, element, live)
+            code = load_trits(data + start, blocks, size, block, rows, columns)
         else:
             code = load_codes(data + start, blocks, size, words, block, rows, columns, shape[6])
         total += (code - shape[4]).to(tl.float32) * step[:, None]
@@ -180,12 +198,12 @@ def _mean(payload, first, senders, blocks, element, live, numel, shape: tl.const
 def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     shift = shard * place[4]
     position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
     lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shard, shift, payload, row, numbers, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position, inside, whole)
 
 
 @triton.jit
@@ -195,7 +213,7 @@ def _reduce_and_encode(
     group, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     inside = live & (element < numel)
-    mean = _mean(received, group * senders, senders, blocks, element, live, coded, shape)
+    mean = _mean(received, group * senders, senders, blocks, coded, shape)
     mean = _rotated_back(mean, _coins(up, group, tile * shape[0] * shape[1], shape), up, shape)
     a = compensated(tl.where(inside, mean * numbers[3], 0.0), memory, group, element, inside)
     lost = _encoded(a, live, blocks, element, coded, noise, down, group, 0, 0, payload, group, numbers, shape)
@@ -207,7 +225,7 @@ def _mean_to(payload, senders, turn, place, coded, flag, factor, shape: tl.const
     """The mean of the rows of each group, shards of one vector, to where it belongs."""
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
-    mean = _mean(payload, row * senders, senders, blocks, element, live, coded, shape)
+    mean = _mean(payload, row * senders, senders, blocks, coded, shape)
     coins = _coins(turn, worker, shard * place[4] + tile * shape[0] * shape[1], shape)
     mean = _rotated_back(mean, coins, turn, shape)
     put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
@@ -239,7 +257,10 @@ def encode_from(
 ) -> Tensor:
     device, shape, coded = source.buffer.device, _shape(rule, shard, turn), _coded(shard, turn)
     place = place_of(source, shards, shard, shape[0], shape[1])
-    payload, turned = _room(rule, source.rows * shards, coded, device), _turned(turn, source.rows, shape, shard, device)
+    payload, turned = (
+        _room(rule, source.rows * shards, coded, shape, device),
+        _turned(turn, source.rows, shape, shard, device),
+    )
     args = place, memory_of(feedback), keys_of(noise, source.rows, device), turned, payload, coded
     launch(
         _encode_from,
@@ -248,9 +269,9 @@ def encode_from(
         *args,
         _numbers(rule, factor),
         shape=shape,
-        warps=warps_of(shape),
+        warps=_warps(rule, shape),
     )
-    return _packed(payload)
+    return _packed(payload, coded)
 
 
 def decode_to(data: Tensor, rule: Rule, shard: int, target: Window, factor: float, turn: Turn | None = None) -> Flag:
@@ -266,7 +287,8 @@ def _to(data: Tensor, senders: int, rule: Rule, shard: int, target: Window, fact
     place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     coded = _coded(shard, turn)
     args = _given(data, rule, coded), senders, _turned(turn, 1, shape, shard, device), place, coded, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
+    warps = warps_of(shape, 512 if rule.trits else 256)
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps, shape=shape)
     return flag
 
 
@@ -288,7 +310,7 @@ def reduce_and_encode(
     down: Turn | None = None,
 ) -> Tensor:
     device, shape, coded = data.device, _shape(rule, numel, up), _coded(numel, up)
-    tiles, payload = triton.cdiv(coded, shape[0] * shape[1]), _room(rule, groups, coded, device)
+    tiles, payload = triton.cdiv(coded, shape[0] * shape[1]), _room(rule, groups, coded, shape, device)
     turns = [_turned(turn, groups, shape, 0, device) for turn in (up, down)]
     received = _given(data, rule, coded), data.shape[0] // groups, turns[0]
     args = memory_of(feedback), keys_of(noise, groups, device), turns[1], payload, numel, coded, tiles
@@ -300,9 +322,9 @@ def reduce_and_encode(
         *args,
         _numbers(rule, factor),
         shape=shape,
-        warps=warps_of(shape),
+        warps=_warps(rule, shape),
     )
-    return _packed(payload)
+    return _packed(payload, coded)
 
 
 def _coded(numel: int, turn: Turn | None) -> int:
@@ -317,11 +339,13 @@ def _turned(turn: Turn | None, rows: int, shape: Sequence[int], shard: int, devi
     return Turned(*keys_of(turn.signs, rows, device), root_of(turn.run), fours)
 
 
-def _room(rule: Rule, rows: int, numel: int, device: torch.device) -> Payload:
+def _room(rule: Rule, rows: int, numel: int, shape: Sequence[int], device: torch.device) -> Payload:
     start, size = 4 * -(-numel // rule.block), rule.code_bytes(numel)
-    data = torch.empty((rows, start + size), dtype=torch.uint8, device=device)
-    codes = torch.empty((rows, numel), dtype=torch.uint8, device=device) if rule.trits else None
-    return Payload(data, data.stride(0), start, size, words_of(data, size), codes)
+    payload = _given(torch.empty((rows, start + size), dtype=torch.uint8, device=device), rule, numel)
+    if not rule.trits:
+        return payload
+    whole = triton.cdiv(numel, shape[0] * shape[1]) * shape[0] * shape[1]
+    return payload._replace(codes=torch.empty((rows, whole), dtype=torch.uint8, device=device), codes_stride=whole)
 
 
 def _given(data: Tensor, rule: Rule, numel: int) -> Payload:
@@ -329,9 +353,9 @@ def _given(data: Tensor, rule: Rule, numel: int) -> Payload:
     return Payload(data, data.stride(0), 4 * -(-numel // rule.block), size, words_of(data, size), None)
 
 
-def _packed(payload: Payload) -> Tensor:
+def _packed(payload: Payload, numel: int) -> Tensor:
     if payload.codes is not None:
-        pack_to(payload.codes, payload.data, payload.start)
+        pack_to(payload.codes, numel, payload.data, payload.start)
     return payload.data
 
 
@@ -344,6 +368,10 @@ def _shape(rule: Rule, numel: int, turn: Turn | None) -> tuple[int, ...]:
     width = 0 if rule.trits else code_width(rule.low, rule.high)
     tile = rule.block, blocks_in_tile(rule.block, numel), columns, columns.bit_length() - 1
     return *tile, rule.low, rule.high, width, run, run.bit_length() - 1
+
+
+def _warps(rule: Rule, shape: Sequence[int]) -> int:
+    return folding_warps(shape) if rule.sigma else warps_of(shape)
 
 
 def _numbers(rule: Rule, factor: float) -> Numbers:

@@ -18,7 +18,16 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.bitpack.gpu import bytes_at, load_float, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, abs_max, block_tile, blocks_in_tile, columns_of, warps_of
+from gradwire.kernels.blockwise.gpu import (
+    LARGEST,
+    abs_max,
+    blocks_in_tile,
+    columns_of,
+    flat_tile,
+    shares,
+    spread,
+    warps_of,
+)
 from gradwire.kernels.fused import rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.lookup.reference import Shares
@@ -30,11 +39,12 @@ from gradwire.kernels.window.gpu import (
     place_of,
     position_of,
     put_checked,
-    take,
+    take_compensated,
     tile_of,
 )
 
 SHIFT = tl.constexpr(16)  # of a pattern: what is left begins it
+EACH = 512  # elements of a warp
 STOP = 0x7FFFFFFF  # no pattern of a magnitude is above
 
 
@@ -49,10 +59,12 @@ class Tables(NamedTuple):
 
 
 @triton.jit
-def _nearest(a, scale, tables, steps: tl.constexpr):
-    """The codes of a tile, for scales that are not zero."""
+def _nearest(a, scale, tables, shape: tl.constexpr):
+    """The codes of a flat tile, for scales that are not zero."""
     _, ends, guesses, first, last = tables
-    share = tl.div_rn(tl.abs(a), tl.zeros_like(a) + scale[:, None]).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    steps: tl.constexpr = shape[3]
+    share = shares(tl.reshape(tl.abs(a), (shape[1], shape[2])), scale)
+    share = tl.reshape(share, a.shape).to(tl.int32, bitcast=True) & 0x7FFFFFFF
     begin = tl.minimum(tl.maximum(share >> SHIFT, first), last)
     k = tl.load(guesses + (begin - first)).to(tl.int32)
     for _ in tl.static_range(steps):
@@ -62,14 +74,14 @@ def _nearest(a, scale, tables, steps: tl.constexpr):
 
 @triton.jit
 def _encoded(a, live, blocks, element, numel, tables, out, row, factor, shape: tl.constexpr):
-    """Scales and codes of the tile `a`, to a row of the payload; returns what is lost."""
+    """Scales and codes of the flat tile `a`, to a row of the payload; returns what is lost."""
     data, words = out[0] + row.to(tl.int64) * out[1], out[3]
-    largest = abs_max(a)
+    largest = abs_max(tl.reshape(a, (shape[1], shape[2])))
     store_float(data, blocks, largest, blocks * shape[0] < numel, words)
-    code = _nearest(a, tl.where(largest > 0, largest, 1.0), tables, shape[3])
+    code = _nearest(a, tl.where(largest > 0, largest, 1.0), tables, shape)
     at, there = bytes_at(data + (numel + shape[0] - 1) // shape[0] * 4, element, live, words)
     tl.store(at, code.to(tl.uint8), mask=there)
-    return a - tl.load(tables[0] + code) * largest[:, None] * factor
+    return a - tl.load(tables[0] + code) * spread(largest, shape[1], shape[2]) * factor
 
 
 @triton.jit
@@ -78,7 +90,7 @@ def _row(data, words, blocks, element, live, numel, tables, shape: tl.constexpr)
     scale = load_float(data, blocks, blocks * shape[0] < numel, words)
     at, there = bytes_at(data + (numel + shape[0] - 1) // shape[0] * 4, element, live, words)
     code = tl.load(at, mask=there, other=0).to(tl.int32)
-    return tl.load(tables[0] + code) * scale[:, None]
+    return tl.load(tables[0] + code) * spread(scale, shape[1], shape[2])
 
 
 @triton.jit
@@ -99,18 +111,17 @@ def _mean(received, group, blocks, element, live, numel, tables, shape: tl.const
 @triton.jit
 def _encode_from(place, memory, tables, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
-    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    blocks, element, live = flat_tile(tile, place[4], shape[0], shape[1], shape[2])
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     lost = _encoded(a, live, blocks, element, place[4], tables, out, row, factor, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position_of(place, shard, element), inside, whole)
 
 
 @triton.jit
 def _reduce_and_encode(received, memory, tables, out, numel, tiles, factor, shape: tl.constexpr):
     group = tl.program_id(0) // tiles
-    blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
+    blocks, element, live = flat_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
     mean = _mean(received, group, blocks, element, live, numel, tables, shape)
     a = compensated(tl.where(live, mean * factor, 0.0), memory, group, element, live)
     lost = _encoded(a, live, blocks, element, numel, tables, out, group, factor, shape)
@@ -121,13 +132,14 @@ def _reduce_and_encode(received, memory, tables, out, numel, tiles, factor, shap
 def _mean_to(received, tables, place, flag, factor, shape: tl.constexpr):
     """The means of the groups, shards of one vector, to where they belong."""
     worker, shard, tile, row = tile_of(place)
-    blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
+    blocks, element, live = flat_tile(tile, place[4], shape[0], shape[1], shape[2])
     mean = _mean(received, row, blocks, element, live, place[4], tables, shape)
     put_checked(mean * factor, place, worker, shard, tile, element, live, flag, shape[0] * shape[1])
 
 
 def serves(form: Shares) -> bool:
-    return form.block <= LARGEST
+    """Blocks fit into a program; shares too small to be rounded for certain, see `shares`, have the first code."""
+    return form.block <= LARGEST and all(midpoint > 2.0**-74 for midpoint in form.midpoints[:1])
 
 
 def encode_from(
@@ -142,7 +154,7 @@ def encode_from(
     device, rows, shape = source.buffer.device, source.rows * shards, _shape(form, shard)
     place, data = place_of(source, shards, shard, shape[0], shape[1]), _room(form, rows, shard, device)
     args = place, memory_of(feedback), _tables(form, device), rows_of(data, None, shard, form.block), factor
-    launch(_encode_from, rows * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_encode_from, rows * place.tiles, device, *args, warps=warps_of(shape, EACH), shape=shape)
     return data
 
 
@@ -150,7 +162,7 @@ def mean_to(form: Shares, data: Tensor, senders: int | None, shard: int, target:
     device, groups, shape = target.buffer.device, data.shape[0] // (senders or 1), _shape(form, shard)
     place, flag = place_of(target, groups, shard, shape[0], shape[1]), torch.zeros((), device=device)
     args = rows_of(data, senders, shard, form.block), _tables(form, device), place, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_mean_to, groups * place.tiles, device, *args, warps=warps_of(shape, EACH), shape=shape)
     return flag
 
 
@@ -168,7 +180,7 @@ def reduce_and_encode(
         tiles,
         factor,
     )
-    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape, EACH), shape=shape)
     return out
 
 

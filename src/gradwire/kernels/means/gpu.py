@@ -10,7 +10,15 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float
-from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded, warps_of
+from gradwire.kernels.blockwise.gpu import (
+    LARGEST,
+    block_tile,
+    blocks_in_tile,
+    columns_of,
+    folded,
+    folding_warps,
+    warps_of,
+)
 from gradwire.kernels.fused import rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.window.gpu import (
@@ -21,18 +29,18 @@ from gradwire.kernels.window.gpu import (
     place_of,
     position_of,
     put_checked,
-    take,
+    take_compensated,
     tile_of,
 )
 
 
 @triton.jit
-def _mean_magnitude(a, members, shape: tl.constexpr):
-    """Of the members of each block; NaN wherever the block holds one."""
-    rows: tl.constexpr = shape[1]
-    columns: tl.constexpr = shape[2]
-    count = tl.sum(members.to(tl.int32), 1)
-    total = folded(tl.abs(a * members.to(tl.float32)), rows, columns, shape[3])
+def _mean_magnitude(members, others, count, shape: tl.constexpr):
+    """Of the `count` members of each block, zero where the others stand; NaN if one of these is not finite.
+
+    A sum of products with zero in one rounding: nothing but NaN changes.
+    """
+    total = tl.abs(folded(tl.fma(others, tl.zeros_like(others), members), shape[1], shape[2], shape[3]))
     return tl.div_rn(total, tl.where(count < 1, 1, count).to(tl.float32))
 
 
@@ -41,14 +49,18 @@ def _encoded(a, live, blocks, numel, out, row, factor, shape: tl.constexpr):
     """Means and bits of the tile `a`, zero where there is nothing, to a row of the payload; returns what is lost."""
     block: tl.constexpr = shape[0]
     data, count, words = out[0] + row.to(tl.int64) * out[1], (numel + block - 1) // block, out[3]
-    positive = a >= 0
-    minus = _mean_magnitude(a, live & (a < 0), shape) * -1.0  # a difference from zero would lose its sign
-    plus = _mean_magnitude(a, live & positive, shape)
+    bits = (live & (a >= 0)).to(tl.int32)
+    ones = tl.sum(bits, 1)
+    zeros = tl.minimum(numel - blocks * block, block) - ones
+    above = tl.maximum(a, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    below = tl.minimum(a, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    plus = _mean_magnitude(above, below, ones, shape)
+    minus = _mean_magnitude(below, above, zeros, shape) * -1.0  # a difference from zero would lose its sign
     store_float(data, blocks, minus, blocks < count, words)
     store_float(data, count + blocks, plus, blocks < count, words)
-    bits, size = (live & positive).to(tl.int32), (numel + 7) // 8
-    store_codes(data + 8 * count, bits, blocks, size, words, block, shape[1], shape[2], 1)
-    return a - tl.where(positive, plus[:, None], minus[:, None]) * factor
+    store_codes(data + 8 * count, bits, blocks, (numel + 7) // 8, words, block, shape[1], shape[2], 1)
+    # not by the bits: the compiler would keep a condition for each element all the time
+    return a - tl.where(a < 0, (minus * factor)[:, None], (plus * factor)[:, None])
 
 
 @triton.jit
@@ -83,11 +95,10 @@ def _mean(received, group, blocks, numel, shape: tl.constexpr):
 def _encode_from(place, memory, out, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     lost = _encoded(a, live, blocks, place[4], out, row, factor, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position_of(place, shard, element), inside, whole)
 
 
 @triton.jit
@@ -120,7 +131,7 @@ def encode_from(
     device, rows, shape = source.buffer.device, source.rows * shards, _shape(block, shard)
     place, data = place_of(source, shards, shard, shape[0], shape[1]), _room(block, rows, shard, device)
     args = place, memory_of(feedback), rows_of(data, None, -(-shard // 8)), factor
-    launch(_encode_from, rows * place.tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_encode_from, rows * place.tiles, device, *args, warps=folding_warps(shape), shape=shape)
     return data
 
 
@@ -147,7 +158,7 @@ def reduce_and_encode(
     device, shape, out = data.device, _shape(block, numel), _room(block, groups, numel, data.device)
     tiles, received = triton.cdiv(numel, shape[0] * shape[1]), rows_of(data, data.shape[0] // groups, -(-numel // 8))
     args = received, memory_of(feedback), rows_of(out, None, -(-numel // 8)), numel, tiles, factor
-    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=folding_warps(shape), shape=shape)
     return out
 
 

@@ -68,8 +68,25 @@ def quick_word(key, place):
 def half(key, place):
     """Number `place`, int64, of the midpoints of 2¹⁶ cells of [0, 1)."""
     word = quick_word(key, place >> 1)
-    bits = tl.where((place & 1) == 0, word & 0xFFFF, word >> 16)
+    return _midpoint(tl.where((place & 1) == 0, word & 0xFFFF, word >> 16))
+
+
+@triton.jit
+def _midpoint(bits):
     return (bits.to(tl.float32) + 0.5) * 1.52587890625e-05
+
+
+@triton.jit
+def halves(key, first, rows: tl.constexpr, columns: tl.constexpr):
+    """The numbers from `first`, int64, on, as a tile: both of a word at once."""
+    place = (first >> 1) + tl.arange(0, rows * columns // 2)
+    low = quick_word(key, place)
+    high = low
+    if (first & 1) != 0:  # seldom
+        high = quick_word(key, place + 1)
+    shift = ((first & 1) << 4).to(tl.uint32)
+    bits = tl.join((low >> shift) & 0xFFFF, (high >> (16 - shift)) & 0xFFFF)
+    return _midpoint(tl.reshape(bits, (rows, columns)))
 
 
 def keys_of(stream: Stream | None, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:

@@ -16,7 +16,15 @@ from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack.gpu import load_codes, load_float, store_codes, store_float, words_of
-from gradwire.kernels.blockwise.gpu import LARGEST, block_tile, blocks_in_tile, columns_of, folded, warps_of
+from gradwire.kernels.blockwise.gpu import (
+    LARGEST,
+    block_tile,
+    blocks_in_tile,
+    columns_of,
+    folded,
+    folding_warps,
+    warps_of,
+)
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.window.gpu import (
@@ -29,10 +37,11 @@ from gradwire.kernels.window.gpu import (
     put,
     put_checked,
     take,
+    take_compensated,
     tile_of,
 )
 
-TILE = 1024  # elements of a program that knows no blocks
+TILE = 2048  # elements of a program that knows no blocks
 BYTES = 1024  # of a program that counts votes
 
 
@@ -48,16 +57,20 @@ class Payload(NamedTuple):
 
 @triton.jit
 def _encoded(a, live, blocks, numel, payload, row, factor, shape: tl.constexpr):
-    """The mean magnitude of each block and the signs of a tile, to a row of the payload; returns what is lost."""
+    """The mean magnitude of each block and the signs of a tile, zero where there is nothing, to a row of the payload.
+
+    Returns what is lost.
+    """
     data, stride, start, size, words = payload
     data += row.to(tl.int64) * stride
     count = tl.minimum(numel - blocks * shape[0], shape[0])
-    scale = folded(tl.where(live, tl.abs(a), 0.0), shape[1], shape[2], shape[3])
+    scale = folded(tl.abs(a), shape[1], shape[2], shape[3])
     scale = tl.div_rn(scale, tl.where(count < 1, 1, count).to(tl.float32))
     store_float(data, blocks, scale, count > 0, words)
-    positive = a >= 0
-    store_codes(data + start, (live & positive).to(tl.int32), blocks, size, words, shape[0], shape[1], shape[2], 1)
-    return a - tl.where(positive, scale[:, None], scale[:, None] * -1.0) * factor
+    bits = (live & (a >= 0)).to(tl.int32)
+    store_codes(data + start, bits, blocks, size, words, shape[0], shape[1], shape[2], 1)
+    # not by the bits: the compiler would keep a condition for each element all the time
+    return a - tl.where(a < 0, (scale * -1.0 * factor)[:, None], (scale * factor)[:, None])
 
 
 @triton.jit
@@ -89,11 +102,10 @@ def _mean(payload, first, senders, blocks, numel, shape: tl.constexpr):
 def _encode_scaled_from(place, memory, payload, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
-    a, inside = take(place, worker, shard, tile, element, live, shape[0] * shape[1])
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    size: tl.constexpr = shape[0] * shape[1]
+    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
     lost = _encoded(a, live, blocks, place[4], payload, row, factor, shape)
-    keep(lost, memory, worker, position, inside)
+    keep(lost, memory, worker, position_of(place, shard, element), inside, whole)
 
 
 @triton.jit
@@ -101,7 +113,7 @@ def _reduce_and_encode(received, senders, memory, payload, numel, tiles, shape: 
     group = tl.program_id(0) // tiles
     blocks, element, live = block_tile(tl.program_id(0) % tiles, numel, shape[0], shape[1], shape[2])
     mean = _mean(received, group, senders, blocks, numel, shape)
-    a = compensated(mean, memory, group, element, live)
+    a = compensated(tl.where(live, mean, 0.0), memory, group, element, live)
     lost = _encoded(a, live, blocks, numel, payload, group, 1.0, shape)
     keep(lost, memory, group, element, live)
 
@@ -125,27 +137,29 @@ def _encode_or_toss_from(place, noise, bits, stride, words, bad, size: tl.conste
     a = a.to(tl.float32)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
-    if tl.max(zero.to(tl.int32)) > 0:  # seldom, and dear
+    found = tl.sum(zero.to(tl.int32) + ((a * 0 != 0).to(tl.int32) << 16))  # both numbers at once
+    if (found & 0xFFFF) != 0:  # seldom, and dear
         coin_at = (shard * place[4] + element).to(tl.int64) + tl.load(offsets + worker)
         coin = (word(tl.load(keys + worker), coin_at >> 5) >> (coin_at & 31).to(tl.uint32)) & 1
         positive = tl.where(zero, coin.to(tl.int32), positive)
     to = row.to(tl.int64)
     store_codes(bits + to * stride, tl.where(live, positive, 0), blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
-    wrong = tl.max((a * 0 != 0).to(tl.int32))
-    tl.store(bad + to, 1, mask=wrong > 0)
+    tl.store(bad + to, 1, mask=(found >> 16) != 0)
 
 
 @triton.jit
 def _decode_to(bits, stride, words, minus, plus, scales, block, place, factor, size: tl.constexpr):
-    """Two-valued rows, shards of one vector, to where they belong."""
+    """Two-valued rows, shards of one vector, to where they belong. Without blocks, two values are those of a row."""
     worker, shard, tile, row = tile_of(place)
     to = row.to(tl.int64)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
     code = load_codes(bits + to * stride, blocks, (place[4] + 7) // 8, words, size, 1, size, 1)
-    scale = to * scales + element // block
-    high = tl.load(plus + scale, mask=live, other=0.0)
-    low = tl.load(minus + scale, mask=live, other=0.0)
-    put(tl.where(code != 0, high, low) * factor, place, worker, shard, tile, element, live, size)
+    if block is None:
+        high, low = tl.load(plus + to), tl.load(minus + to)
+    else:
+        scale = to * scales + element // block
+        high, low = tl.load(plus + scale, mask=live, other=0.0), tl.load(minus + scale, mask=live, other=0.0)
+    put(tl.where(code != 0, high * factor, low * factor), place, worker, shard, tile, element, live, size)
 
 
 @triton.jit
@@ -198,7 +212,7 @@ def encode_scaled_from(
         payload,
         factor,
         shape=shape,
-        warps=warps_of(shape),
+        warps=folding_warps(shape),
     )
     return payload.data
 
@@ -230,7 +244,7 @@ def reduce_and_encode(
     device, shape = data.device, _shape(block, numel)
     tiles, payload = triton.cdiv(numel, shape[0] * shape[1]), _room(groups, block, numel, device)
     args = _given(data, block, numel), data.shape[0] // groups, memory_of(feedback), payload, numel, tiles
-    launch(_reduce_and_encode, groups * tiles, device, *args, warps=warps_of(shape), shape=shape)
+    launch(_reduce_and_encode, groups * tiles, device, *args, warps=folding_warps(shape), shape=shape)
     return payload.data
 
 
@@ -247,7 +261,7 @@ def encode_or_toss_from(
 
 def decode_to(bits: Tensor, minus: Tensor, plus: Tensor, block: int, shard: int, target: Window, factor: float) -> None:
     place = place_of(target, bits.shape[0], shard, TILE)
-    values = minus.contiguous(), plus.contiguous(), plus.shape[1], block
+    values = minus.contiguous(), plus.contiguous(), plus.shape[1], None if plus.shape[1] == 1 else block
     args = bits, bits.stride(0), words_of(bits, bits.shape[1]), *values, place, factor
     launch(_decode_to, bits.shape[0] * place.tiles, target.buffer.device, *args, size=TILE)
 

@@ -195,20 +195,50 @@ def anywhere(place, worker, position):
 
 
 @triton.jit
-def compensated(a, memory, worker, position, inside):
-    """``gain·a + decay·error`` of a tile, in float32."""
+def compensated(a, memory, worker, position, inside, whole=None):
+    """``gain·a + decay·error`` of a tile, in float32. What is `whole` is loaded without asking what is inside."""
     error, stride, decay, decay_at, gain, _, _ = memory
+    if error is not None:
+        at = error + worker.to(tl.int64) * stride + position
+        if whole is None:
+            e = tl.load(at, mask=inside, other=0.0)
+        elif whole:
+            e = tl.load(at)
+        else:
+            e = tl.load(at, mask=inside, other=0.0)
     a = a.to(tl.float32)
     if gain is not None:
         a = a * gain
     if error is not None:
-        e = tl.load(error + worker.to(tl.int64) * stride + position, mask=inside, other=0.0)
         if decay is not None:
             e = e * decay
         if decay_at is not None:
             e = e * tl.load(decay_at)
         a = a + e
     return a
+
+
+@triton.jit
+def take_compensated(place, memory, worker, shard, tile, element, live, size: tl.constexpr):
+    """The elements of a tile with what a memory adds, zero where there is none; which there are; and whether all are.
+
+    Where all are, in one span, they are loaded in branches that use nothing of it, so that all loads begin at once.
+    """
+    x, stride, numel, _, length, _, shift, firsts, _, wide = place
+    width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
+    position = position_of(place, shard, element)
+    inside = both(position < numel, live & (element < length), place)
+    whole = (tile + 1) * size <= tl.minimum(length, numel - shard * length)
+    whole = whole & (size == element.numel)  # all columns count
+    if firsts is not None:
+        span, last, end = _span(place, shard, tile, size)
+        whole = whole & (last >= end)
+        shift += span
+    if whole:
+        a = tl.load(_sum(x + worker.to(tl.int64) * stride + tl.load(shift), position, wide, width))
+    else:
+        a, _there = take(place, worker, shard, tile, element, live, size)
+    return compensated(a, memory, worker, position, inside, whole), inside, whole
 
 
 @triton.jit
@@ -222,11 +252,17 @@ def divided(total, count):
 
 
 @triton.jit
-def keep(lost, memory, worker, position, inside):
+def keep(lost, memory, worker, position, inside, whole=None):
     """What is lost becomes the new error, where there is a memory."""
     _, _, _, _, _, out, stride = memory
     if out is not None:
-        tl.store(out + worker.to(tl.int64) * stride + position, lost, mask=inside)
+        at = out + worker.to(tl.int64) * stride + position
+        if whole is None:
+            tl.store(at, lost, mask=inside)
+        elif whole:
+            tl.store(at, lost)
+        else:
+            tl.store(at, lost, mask=inside)
 
 
 @triton.jit
