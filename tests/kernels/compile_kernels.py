@@ -97,6 +97,7 @@ if __name__ == "__main__":
         "cast",
         "chunks",
         "commit",
+        "counted",
         "factors",
         "grid",
         "indices",
