@@ -93,6 +93,7 @@ if __name__ == "__main__":
 
     modules = (
         "above",
+        "band",
         "blockwise",
         "cast",
         "chunks",
