@@ -110,6 +110,7 @@ if __name__ == "__main__":
         "random",
         "scatter",
         "select",
+        "sides",
         "signs",
         "support",
         "trits",
