@@ -93,10 +93,12 @@ if __name__ == "__main__":
 
     modules = (
         "above",
+        "band",
         "blockwise",
         "cast",
         "chunks",
         "commit",
+        "counted",
         "factors",
         "grid",
         "indices",
@@ -108,6 +110,7 @@ if __name__ == "__main__":
         "random",
         "scatter",
         "select",
+        "sides",
         "signs",
         "support",
         "trits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact import awkward, normal
+from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import ANYWHERE, CUDA, check, check_anywhere, check_steps, here, needs_triton, on_gpu
+from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
@@ -50,9 +51,10 @@ COMPILED = dict.fromkeys(("blockint", "qsgd", "terngrad", "lpc", "thc"), GRID) |
     "randomk": {"_draw", "_take", "_spoil", "_put"},
     "randomblock": {"_draw_run", "_take_run", "_spoil", "_put_run"},
     "topkc": {"_square_sums", "_arrange", "_take", "_put"},
-    "threshold": {"_count", "_collect"},
+    "threshold": {"_count", "_collect", "_write", "_ones", "_read", "_put_to"},
+    "signum": {"_encode_or_toss_from", "_vote", "_toss", "_decode_to"},
 }
-OTHERS = "fp16", "randomk", "randomblock", "topkc", "threshold"
+OTHERS = "fp16", "randomk", "randomblock", "topkc", "threshold", "signum"
 PLACES = {
     "whole": (awkward(1, 3000), ((0, 3000),)),
     "spans": (normal(2, 5003), ((3, 700), (800, 801), (900, 900), (1000, 5003))),
@@ -125,6 +127,36 @@ def test_blocks_that_kernels_cannot_treat_are_left_to_plain_torch(spec):
 @each_codec
 def test_whole_steps_are_those_of_plain_torch(spec, strategy):
     check_steps(spec, strategy)
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.0])
+def test_a_momentum_is_kept_in_the_launch_that_takes_its_signs(beta, monkeypatch):
+    """Of spans, in 16 bits too, with a scale that changes; what is kept is compared as well."""
+    shapes = {"a": (40, 30), "b": (17,), "c": (70, 41)}
+
+    def run(dtype):
+        cluster = gradwire.VirtualCluster(2, f"signum(beta={beta})", strategy="scatter_reduce_gather", seed=3)
+        seen = []
+        for step in range(3):
+            gradients = {
+                name: [here(normal(1, math.prod(shape), 10 * step + w).view(shape)).to(dtype) for w in range(2)]
+                for name, shape in shapes.items()
+            }
+            seen += cluster.reduce(gradients).values()
+            seen += [piece.entry.tensor.clone() for piece in pieces(cluster)]
+        return [back(tensor) for tensor in seen]
+
+    def pieces(cluster):
+        return cluster.engine.store.pieces("signum_momentum")
+
+    for dtype in (torch.float32, torch.float16):
+        with backend.plain_torch():
+            wanted = run(dtype)
+        with on_gpu(), monkeypatch.context() as patch:
+            patch.setattr(Feedback, "compensated", None)  # out of reach
+            found = run(dtype)
+        assert len(found) == len(wanted) > 9
+        assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_zeros_keep_their_sign():

@@ -130,6 +130,14 @@ class Feedback:
         return replace(self, error=None, gain=1.0)
 
 
+@dataclass(frozen=True, eq=False)
+class Running(Feedback):
+    """What is kept is the compensated gradient itself, a momentum say: nothing of what is sent is taken off."""
+
+    def keep(self, own: Tensor) -> None:
+        """Nothing is left to do."""
+
+
 def spans(whole: Layout, part: Layout) -> Spans:
     """Where the segments of `part` lie in a buffer that has the layout `whole`; neighbours are one run."""
     found: list[tuple[int, int]] = []

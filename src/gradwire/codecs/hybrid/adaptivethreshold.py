@@ -24,10 +24,13 @@ from gradwire.codecs._parameters import checked
 from gradwire.codecs.hybrid._sides import largest_positive
 from gradwire.codecs.sparsification._entries import EntriesCodec
 from gradwire.codecs.sparsification._sparse_payload import kept
-from gradwire.core.codec import Combine, Traits, register
+from gradwire.core.codec import Combine, Flag, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.kernels import indices, rows
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import indices, rows, sides
+from gradwire.kernels.scatter import sums_to
+from gradwire.kernels.window import one_launch
 
 
 @register
@@ -47,7 +50,7 @@ class AdaptiveThreshold(EntriesCodec):
     name: ClassVar[str] = "adaptivethreshold"
     family: ClassVar[str] = "hybrid"
     paper: ClassVar[str] = "Dryden et al., MLHPC 2016"
-    plain_on_gpu: ClassVar[str] = "the means of both signs have no kernel yet; selection and indices have"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("adaptivethreshold(ratio=0.3)", "adaptivethreshold(ratio=1)")
     ratio: float = 0.01
 
@@ -64,12 +67,47 @@ class AdaptiveThreshold(EntriesCodec):
         reach = x.shape[1] + k
         return Payload(rows.join(plus, -minus, indices.encode(high, reach), indices.encode(low, reach)))
 
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if not one_launch(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        k = kept(self.ratio / 2, shard)
+        means, places = sides.send_from(source, feedback, shards, shard, k, factor)
+        return Payload(rows.join(means, indices.encode(places, shard + k).view(len(means), -1)))
+
     def payload_bytes(self, numel: int) -> int:
         k = kept(self.ratio / 2, numel)
         return 8 + 2 * indices.index_bytes(numel + k, k)
 
     def reach(self, numel: int) -> int:
         return numel + 2 * kept(self.ratio / 2, numel)
+
+    def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        out = torch.empty((groups, numel), device=payload.data.device)
+        if not one_launch(Window.whole(out)):
+            return super().combine(payload, numel, rng, groups)
+        sums_to(*self._lines(payload, numel), 1, numel, payload.rows // groups, Window.whole(out), 1.0)
+        return out
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_launch(target):
+            return super().combine_to(payload, target, rng, factor)
+        numel = target.numel
+        return sums_to(*self._lines(payload, numel), 1, numel, payload.rows, target, factor)
+
+    def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
+        if not one_launch(target):
+            return super().decode_to(payload, target, shard, rng, factor)
+        return sums_to(*self._lines(payload, shard), payload.rows, shard, 1, target, factor)
+
+    def _lines(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """Values and indices of both sides of each row, one after the other: (2·rows, k)."""
+        k = kept(self.ratio / 2, numel)
+        means, start = rows.take(payload.data, 0, 2, torch.float32)
+        size = indices.index_bytes(numel + k, k)
+        data = payload.data[:, start : start + 2 * size].reshape(-1, size)
+        return means.view(-1, 1).expand(-1, k), indices.decode(data, numel + k, k)
 
     def entries(self, payload: Payload, numel: int, rng: Random) -> tuple[Tensor, Tensor]:
         k = kept(self.ratio / 2, numel)

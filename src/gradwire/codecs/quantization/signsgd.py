@@ -24,9 +24,10 @@ from gradwire.codecs.quantization._signs import SignCodec
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Running, Window
 from gradwire.kernels import rows, signs
 from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.window import one_launch
 
 
 @register
@@ -65,9 +66,10 @@ class SignSGD(SignCodec):
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
     ) -> Payload:
-        if feedback is not None or not signs.in_one_pass(source):
+        running = isinstance(feedback, Running) and one_launch(source, feedback)
+        if (feedback is not None and not running) or not signs.in_one_pass(source):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
-        return _joined(*signs.encode_or_toss_from(source, shards, shard, rng.shared("coin"), rng.owner))
+        return _joined(*signs.encode_or_toss_from(source, feedback, shards, shard, rng.shared("coin"), rng.owner))
 
     def reduce_and_encode(
         self,

@@ -21,7 +21,8 @@ from gradwire.codecs.quantization.signsgd import SignSGD
 from gradwire.core.codec import Context, Flag, register
 from gradwire.core.exchange import Program
 from gradwire.core.registry import Check
-from gradwire.core.window import Feedback, Window
+from gradwire.core.window import Feedback, Running, Window
+from gradwire.kernels.window import one_launch
 
 MOMENTUM = "signum_momentum"
 
@@ -40,7 +41,7 @@ class Signum(SignSGD):
     """
 
     name: ClassVar[str] = "signum"
-    plain_on_gpu: ClassVar[str] = "its momentum has no kernel yet; signs and votes have"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("signum(beta=0.0)",)
     beta: float = 0.9
 
@@ -48,8 +49,10 @@ class Signum(SignSGD):
         Check(self.name).number("beta", self.beta, 0, 1 - 2.0**-20, "a factor in [0, 1)")
 
     def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
-        momentum, kept = source.read() * (1 - self.beta), ctx.state.flat(MOMENTUM, ctx.layout)
-        if kept is not None:
-            momentum += kept * (self.beta * ctx.rescale)
-        ctx.state.put_flat(MOMENTUM, ctx.layout, momentum)
+        slot = ctx.state.slot(MOMENTUM, ctx.layout)
+        out = ctx.state.write(slot, slot.spare(source.buffer.device))
+        running = Running(out, slot.current, self.beta * ctx.rescale, 1 - self.beta)
+        if feedback is None and one_launch(source, running):
+            return (yield from super().reduce_to(source, target, running, ctx))
+        momentum = running.compensated(source)
         return (yield from super().reduce_to(Window.whole(momentum), target, feedback, ctx))

@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradwire.codecs.sparsification._sparse_payload import read, support_bytes, write
+from gradwire.codecs.sparsification._sparse_payload import read, write
 from gradwire.core.codec import Codec, Flag, nonfinite_flag
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Window
 from gradwire.kernels import rows
+from gradwire.kernels.counted import row_bytes
 from gradwire.kernels.scatter import mean_to, put_rows_to, put_to
 from gradwire.kernels.select import above, top
 from gradwire.kernels.window import one_launch, one_pass
@@ -72,15 +73,8 @@ def read_counted(data: Tensor, numel: int, value_bits: int) -> tuple[Tensor, Ten
 
 def _counted(length: int, numel: int, value_bits: int) -> int | None:
     """k of a row of `length` bytes: the size says it, so that the host need not wait for the row; None: it does not."""
-    count = bisect_left(range(numel), length, key=lambda k: 4 + support_bytes(numel, k, value_bits))
-    return count if 4 + support_bytes(numel, count, value_bits) == length else None
-
-
-def _level(held: Sequence[tuple[Tensor, Tensor]], numel: int) -> tuple[Tensor, Tensor]:
-    """Values and indices of all rows, (rows, most): places `numel`, behind the end, fill up, and are nobody's."""
-    most = max(1, *(values.numel() for values, _ in held))
-    values = torch.stack([F.pad(one, (0, most - one.numel())) for one, _ in held])
-    return values, torch.stack([F.pad(one, (0, most - one.numel()), value=numel) for _, one in held])
+    count = bisect_left(range(numel), length, key=lambda k: row_bytes(numel, k, value_bits))
+    return count if row_bytes(numel, count, value_bits) == length else None
 
 
 class RowByRow(Codec):
@@ -89,6 +83,13 @@ class RowByRow(Codec):
     @abstractmethod
     def entries(self, data: Tensor, numel: int) -> tuple[Tensor, Tensor]:
         """Values and ascending indices, both flat, that one row holds: (1, bytes) uint8 with at least one byte."""
+
+    def level(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        """The entries of all rows, (rows, most): places `numel`, behind the end, fill up, and are nobody's."""
+        held = self._held(payload, numel)
+        most = max(1, *(values.numel() for values, _ in held))
+        values = torch.stack([F.pad(one, (0, most - one.numel())) for one, _ in held])
+        return values, torch.stack([F.pad(one, (0, most - one.numel()), value=numel) for _, one in held])
 
     def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         out = torch.zeros((payload.rows, numel), device=payload.data.device)
@@ -99,7 +100,7 @@ class RowByRow(Codec):
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         total, size = torch.zeros((groups, numel), device=payload.data.device), payload.rows // groups
         if one_launch(Window.whole(total)):
-            mean_to(*_level(self._held(payload, numel), numel), Window.whole(total), 1.0)
+            mean_to(*self.level(payload, numel), Window.whole(total), 1.0)
             return total
         for i, (values, where) in enumerate(self._held(payload, numel)):  # worker by worker: the order of sums is fixed
             total[i // size].index_add_(0, where, values)
@@ -108,16 +109,16 @@ class RowByRow(Codec):
     def decode_to(self, payload: Payload, target: Window, shard: int, rng: Random, factor: float = 1.0) -> Flag:
         if not one_pass(target, on_gpu=lambda: True):
             return super().decode_to(payload, target, shard, rng, factor)
-        held = self._held(payload, shard)
         if one_launch(target):
-            return put_rows_to(*_level(held, shard), shard, target, factor)
+            return put_rows_to(*self.level(payload, shard), shard, target, factor)
+        held = self._held(payload, shard)
         put_to(held, shard, target, factor)
         return nonfinite_flag(torch.cat([values for values, _ in held]))
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
         if not one_launch(target):
             return super().combine_to(payload, target, rng, factor)
-        return mean_to(*_level(self._held(payload, target.numel), target.numel), target, factor)
+        return mean_to(*self.level(payload, target.numel), target, factor)
 
     def _held(self, payload: Payload, numel: int) -> list[tuple[Tensor, Tensor]]:
         """The entries of each row."""

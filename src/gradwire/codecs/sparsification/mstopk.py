@@ -30,14 +30,17 @@ from torch import Tensor
 
 from gradwire.codecs.sparsification.topk import TopK
 from gradwire.core.codec import register
+from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import band
+from gradwire.kernels.band import WAYS
 from gradwire.kernels.bitpack import pack
 from gradwire.kernels.indices import decode as positions
 from gradwire.kernels.random import words
 from gradwire.kernels.select import count_above
-
-WAYS = 4  # parts into which a pass cuts what is left: log2(WAYS) halvings
+from gradwire.kernels.window import one_launch
 
 
 @register
@@ -58,7 +61,7 @@ class MSTopK(TopK):
 
     name: ClassVar[str] = "mstopk"
     paper: ClassVar[str] = "Shi et al., MLSys 2021, arXiv:2010.10458"
-    plain_on_gpu: ClassVar[str] = "its bands have no kernel yet; counts and indices have"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("mstopk(ratio=0.3, rounds=3, value_bits=16)", "mstopk(ratio=0.9)")
     rounds: int = 30
 
@@ -70,21 +73,38 @@ class MSTopK(TopK):
     def selects_exactly(self) -> bool:
         return False
 
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        if one_launch(Window.whole(x)):
+            return self.encode_from(Window.whole(x), None, 1, x.shape[1], rng)
+        return super().encode(x, rng)
+
+    def encode_from(
+        self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
+    ) -> Payload:
+        if not one_launch(source, feedback):
+            return super().encode_from(source, feedback, shards, shard, rng, factor)
+        how = self.count(shard, rng), self._steps, self.value_bits, factor, rng.shared("start")
+        return self._written_row(*band.send_from(source, feedback, shards, shard, *how), shard)
+
+    @property
+    def _steps(self) -> int:
+        return math.ceil(self.rounds / math.log2(WAYS))
+
     def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
         k, magnitude = self.count(x.shape[1], rng), x.abs()
         mean = magnitude.mean(1, keepdim=True, dtype=torch.float64).float()
         bad = mean * 0  # 0, or NaN if the row is not finite; comparisons below then put the whole row into the band
         low, high = self._bisect(x, k, mean, magnitude.amax(1, keepdim=True), bad)
         sure = magnitude >= high
-        band = (magnitude >= low).logical_or_(low.isnan()).logical_and_(~sure)
+        between = (magnitude >= low).logical_or_(low.isnan()).logical_and_(~sure)
         missing = (k - sure.sum(1, keepdim=True)).int()
-        rank = band.cumsum(1, dtype=torch.int32)  # from 1 on
+        rank = between.cumsum(1, dtype=torch.int32)  # from 1 on
         size = rank[:, -1:]
         start = (words(rng.shared("start"), (x.shape[0], 1), x.device) * size >> 32).int()
         start = torch.where(bad == 0, start, 0)  # behind the end of a shard nobody would see the NaN
         turned = rank - (start + 1)
         run = ((turned >= 0) & (turned < missing)) | (turned < missing - size)
-        where = positions(pack(sure | (band & run), 1), x.shape[1], k, "bitmap")
+        where = positions(pack(sure | (between & run), 1), x.shape[1], k, "bitmap")
         return x.gather(1, where) + bad, where
 
     def _bisect(self, x: Tensor, k: int, mean: Tensor, largest: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +113,7 @@ class MSTopK(TopK):
         low = torch.where(enough, mean, 0.0) + bad
         high = torch.where(enough, math.inf, mean) + bad
         parts = torch.arange(1, WAYS, device=x.device) / WAYS
-        for _ in range(math.ceil(self.rounds / math.log2(WAYS))):
+        for _ in range(self._steps):
             tried = low + (torch.minimum(high, largest) - low) * parts
             over = count_above(x, tried) > k
             low = torch.maximum(low, torch.where(over, tried, 0.0).amax(1, keepdim=True))

@@ -28,7 +28,8 @@ from gradwire.core.codec import Combine, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.above import take_from
+from gradwire.kernels import counted
+from gradwire.kernels.above import send_from
 from gradwire.kernels.indices import index_bytes
 from gradwire.kernels.scatter import scatter
 from gradwire.kernels.select import above_from
@@ -54,9 +55,7 @@ class Threshold(RowByRow):
     name: ClassVar[str] = "threshold"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Dutta et al., AAAI 2020, arXiv:1911.08250"
-    plain_on_gpu: ClassVar[str] = (
-        "how many elements are sent changes from step to step: their indices are coded in plain torch"
-    )
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("threshold(value=1.5)", "threshold(value=0.5, capacity=0.1, value_bits=16)")
     value: float = 0.01
     capacity: float | None = None
@@ -74,6 +73,8 @@ class Threshold(RowByRow):
         return replace(claims, sparse=True, propagates_nonfinite=True)  # NaN and infinity exceed any magnitude
 
     def encode(self, x: Tensor, rng: Random) -> Payload:
+        if self.capacity is None and one_launch(Window.whole(x)):
+            return Payload(*send_from(Window.whole(x), None, 1, x.shape[1], self.value, self.value_bits, 1.0))
         return ragged([write_counted(*chosen, x.shape[1], self.value_bits) for chosen in self._pick(x)])
 
     def encode_own(self, x: Tensor, rng: Random) -> tuple[Payload, Tensor]:
@@ -87,11 +88,10 @@ class Threshold(RowByRow):
         if self.capacity is not None or not one_pass(source, feedback, on_gpu=lambda: True):
             return super().encode_from(source, feedback, shards, shard, rng, factor)
         if one_launch(source, feedback):
-            chosen = take_from(source, feedback, shards, shard, self.value, self.value_bits, factor)
-        else:
-            chosen = above_from(source, feedback, shards, shard, self.value)
-            flat = ((values[0], where[0]) for values, where in chosen)
-            settle(feedback, flat, shards, shard, self.value_bits, factor)
+            return Payload(*send_from(source, feedback, shards, shard, self.value, self.value_bits, factor))
+        chosen = above_from(source, feedback, shards, shard, self.value)
+        flat = ((values[0], where[0]) for values, where in chosen)
+        settle(feedback, flat, shards, shard, self.value_bits, factor)
         return ragged([write_counted(*one, shard, self.value_bits) for one in chosen])
 
     def payload_bytes(self, numel: int) -> int:
@@ -108,3 +108,7 @@ class Threshold(RowByRow):
 
     def entries(self, data: Tensor, numel: int) -> tuple[Tensor, Tensor]:
         return read_counted(data, numel, self.value_bits)
+
+    def level(self, payload: Payload, numel: int) -> tuple[Tensor, Tensor]:
+        assert payload.lengths is not None
+        return counted.read(payload.data, payload.lengths, numel, self.value_bits)

@@ -1,15 +1,17 @@
-"""Elements beyond a threshold, as many as there are. On a GPU, two passes, between which the host waits for counts."""
+"""Elements beyond a threshold, as they travel, as many as there are. On a GPU only.
+
+Two passes, between which the host waits for counts.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels.above import reference
-from gradwire.kernels.backend import run
+from gradwire.kernels.backend import fast
 
 
-def take_from(
+def send_from(
     source: Window,
     feedback: Feedback | None,
     shards: int,
@@ -17,10 +19,12 @@ def take_from(
     threshold: float,
     value_bits: int,
     factor: float,
-) -> list[tuple[Tensor, Tensor]]:
-    """The compensated gradients whose magnitude exceeds a threshold, or is NaN: values and places of each row.
+) -> tuple[Tensor, Tensor]:
+    """The compensated gradients whose magnitude exceeds a threshold, or is NaN: rows of counted entries, their lengths.
 
-    Both are (1, count), places ascend. Each worker has `shards` rows of `shard` elements. ``feedback.out`` holds the
+    See `gradwire.kernels.counted`. Each worker has `shards` rows of `shard` elements. ``feedback.out`` holds the
     compensated gradients then, less what is sent: the values in `value_bits` bits, times `factor`.
     """
-    return run(reference.take_from, source, feedback, shards, shard, threshold, value_bits, factor)
+    send = fast(__name__, "send_from", source.buffer)
+    found: tuple[Tensor, Tensor] = send(source, feedback, shards, shard, threshold, value_bits, factor)
+    return found

@@ -61,14 +61,14 @@ class Form(NamedTuple):
 
 
 @triton.jit
-def _store_bytes(data, index, word, inside, count: tl.constexpr):
+def store_bytes(data, index, word, inside, count: tl.constexpr):
     """Number `index` of `count` bytes, which need not be aligned."""
     for b in tl.static_range(count):
         tl.store(data + index.to(tl.int64) * count + b, ((word >> (8 * b)) & 255).to(tl.uint8), mask=inside)
 
 
 @triton.jit
-def _load_bytes(data, index, inside, count: tl.constexpr):
+def load_bytes(data, index, inside, count: tl.constexpr):
     """The inverse: int32."""
     word = tl.zeros_like(index).to(tl.int32)
     for b in tl.static_range(count):
@@ -78,13 +78,13 @@ def _load_bytes(data, index, inside, count: tl.constexpr):
 
 
 @triton.jit
-def _code(data, index, inside, width: tl.constexpr):
-    """Code `index` of `width` bits: int64. All its bytes are inside where it is."""
+def code_at(data, index, inside, width, most: tl.constexpr):
+    """Code `index` of `width` bits, in `most` bytes at most: int64. All its bytes are inside where it is."""
     bit = index.to(tl.int64) * width
     first = bit >> 3
     last = (bit + (width - 1)) >> 3
     word = tl.zeros_like(bit)
-    for b in tl.static_range((width + 14) // 8):
+    for b in tl.static_range(most):
         byte = tl.load(data + first + b, mask=inside & (first + b <= last), other=0)
         word |= byte.to(tl.int64) << (8 * b)
     return (word >> (bit & 7)) & ((1 << width) - 1)
@@ -94,15 +94,15 @@ def _code(data, index, inside, width: tl.constexpr):
 
 
 @triton.jit
-def _write_codes(where, k, first, data, width: tl.constexpr, size: tl.constexpr):
+def write_codes(where, k, first, data, width, size: tl.constexpr):
     """The lower `width` bits of the entries from `first` on; `size` of them fill whole bytes."""
     data += (first // 8).to(tl.int64) * width
     bytes_left = ((k - first).to(tl.int64) * width + 7) // 8
-    for part in tl.static_range(width):
+    for part in range(width):
         byte = part * (size // 8) + tl.arange(0, size // 8)
         entry = byte * 8 // width
         word = tl.zeros_like(byte)
-        for j in tl.static_range((width + 6) // width + 1):  # as many as meet in a byte
+        for j in range((width + 6) // width + 1):  # as many as meet in a byte
             shift = (entry + j) * width - byte * 8
             there = (first + entry + j < k) & (shift < 8)
             code = tl.load(where + first + entry + j, mask=there, other=0).to(tl.int32) & ((1 << width) - 1)
@@ -111,13 +111,13 @@ def _write_codes(where, k, first, data, width: tl.constexpr, size: tl.constexpr)
 
 
 @triton.jit
-def _mark(where, i, there, low: tl.constexpr, step: tl.constexpr):
+def _mark(where, i, there, low, step):
     """Where the marks of entries stand: int64."""
     return (tl.load(where + i, mask=there, other=0).to(tl.int64) >> low) + step * i
 
 
 @triton.jit
-def _write_marks(where, k, i, data, length, low: tl.constexpr, step: tl.constexpr):
+def write_marks(where, k, i, data, length, low, step):
     """Entries that are the first in their byte of the string write it."""
     there = i < k
     place = _mark(where, i, there, low, step)
@@ -134,7 +134,7 @@ def _write_marks(where, k, i, data, length, low: tl.constexpr, step: tl.constexp
 
 
 @triton.jit
-def _below(where, k, bound, there, steps):
+def entries_below(where, k, bound, there, steps):
     """How many entries lie below each bound."""
     low = tl.zeros_like(bound).to(tl.int32)
     high = low + k
@@ -145,6 +145,19 @@ def _below(where, k, bound, there, steps):
         low = tl.where(still & less, middle + 1, low)
         high = tl.where(still & (less == 0), middle, high)
     return low
+
+
+@triton.jit
+def write_blocks(where, k, i, counts, offsets, blocks, steps):
+    """Entries' offsets in their blocks, and how many entries the blocks of these numbers have."""
+    there = i < k
+    offset = tl.load(where + i, mask=there, other=0).to(tl.int32)
+    store_bytes(offsets, i, offset, there, 2)
+    if tl.min(i, 0) < blocks:
+        block = i < blocks
+        bound = i.to(tl.int64) * 65536
+        count = entries_below(where, k, bound + 65536, block, steps) - entries_below(where, k, bound, block, steps)
+        store_bytes(counts, i, count, block, 4)
 
 
 @triton.jit
@@ -160,29 +173,23 @@ def _write(entries, coded, steps, programs, form: tl.constexpr, size: tl.constex
     where += row * where_stride
     if form[0] == 32:
         value = tl.load(values + row * values_stride + i, mask=there, other=0.0)
-        _store_bytes(data, i, value.to(tl.int32, bitcast=True), there, 4)
+        store_bytes(data, i, value.to(tl.int32, bitcast=True), there, 4)
     if form[0] == 16:
         value = tl.load(values + row * values_stride + i, mask=there, other=0.0).to(tl.float16)
-        _store_bytes(data, i, value.to(tl.int16, bitcast=True).to(tl.int32), there, 2)
+        store_bytes(data, i, value.to(tl.int16, bitcast=True).to(tl.int32), there, 2)
     if form[1] > 0:
-        _write_codes(where, k, first, data + start, form[1], size)
+        write_codes(where, k, first, data + start, form[1], size)
     if form[2]:
-        _write_marks(where, k, i, data + upper, length, form[1], form[3])
+        write_marks(where, k, i, data + upper, length, form[1], form[3])
     if form[4]:
-        offset = tl.load(where + i, mask=there, other=0).to(tl.int32)
-        _store_bytes(data + upper, i, offset, there, 2)
-        if first < length:
-            block = i < length
-            bound = i.to(tl.int64) * 65536
-            count = _below(where, k, bound + 65536, block, steps) - _below(where, k, bound, block, steps)
-            _store_bytes(data + start, i, count, block, 4)
+        write_blocks(where, k, i, data + start, data + upper, length, steps)
 
 
 # ------------------------------------------------------------------------------------------------ reading
 
 
 @triton.jit
-def _marks(data, first, length, size: tl.constexpr):
+def marks_from(data, first, length, size: tl.constexpr):
     """Marks of a string from number `first` on: 1 or 0."""
     place = first + tl.arange(0, size)
     byte = tl.load(data + (place >> 3), mask=place < length, other=0).to(tl.int32)
@@ -197,43 +204,46 @@ def _ones(coded, counts, pieces, turns, size: tl.constexpr):
     first = tl.program_id(0) % pieces * turns * size
     count = tl.zeros((size,), tl.int32)
     for turn in range(turns):
-        count += _marks(data + row * stride + upper, first + turn * size, length, size)
+        count += marks_from(data + row * stride + upper, first + turn * size, length, size)
     tl.store(counts + tl.program_id(0), tl.sum(count, 0))
 
 
 @triton.jit
-def _read_blocks(data, start, upper, blocks, first, i, there, size: tl.constexpr):
+def read_blocks(data, start, upper, blocks, first, i, there, size: tl.constexpr):
     """Indices of the entries from `first` on, from how many each block has and the offsets: int64."""
     b = tl.arange(0, size)
     at = first * 0
-    count = _load_bytes(data + start, b, b < blocks, 4).to(tl.int64)
+    count = load_bytes(data + start, b, b < blocks, 4).to(tl.int64)
     total = tl.sum(count, 0) * 0
     ended = tl.sum(((tl.cumsum(count, 0) <= first) & (b < blocks)).to(tl.int32), 0)
     while ended == size:  # more blocks than these end before the first entry
         total += tl.sum(count, 0)
         at += size
-        count = _load_bytes(data + start, at + b, at + b < blocks, 4).to(tl.int64)
+        count = load_bytes(data + start, at + b, at + b < blocks, 4).to(tl.int64)
         ended = tl.sum(((total + tl.cumsum(count, 0) <= first) & (at + b < blocks)).to(tl.int32), 0)
     total += tl.sum(tl.where(b < ended, count, 0), 0)
     at += ended
     block = tl.zeros_like(i) + at
     while (at < blocks) & (total < first + size):
-        total += _load_bytes(data + start, at, at < blocks, 4).to(tl.int64)
+        total += load_bytes(data + start, at, at < blocks, 4).to(tl.int64)
         block += (i >= total).to(tl.int32)
         at += 1
-    return block.to(tl.int64) * 65536 + _load_bytes(data + upper, i, there, 2)
+    return block.to(tl.int64) * 65536 + load_bytes(data + upper, i, there, 2)
 
 
 @triton.jit
-def _read_marks(data, coded, k, where, first, before, low: tl.constexpr, step: tl.constexpr, size: tl.constexpr):
-    """Indices of the entries whose marks stand from number `first` of a string on; `before` stand before."""
-    _, _, start, upper, length = coded
-    mark = _marks(data + upper, first, length, size)
+def read_marks(data, parts, k, where, first, before, low, step, most: tl.constexpr, size: tl.constexpr):
+    """Indices of the entries whose marks stand from number `first` of a string on; `before` stand before.
+
+    `parts`: where the lower bits and the string begin, and its length; codes of the lower bits meet `most` bytes.
+    """
+    start, upper, length = parts
+    mark = marks_from(data + upper, first, length, size)
     i = before + tl.cumsum(mark, 0) - mark
     there = (mark != 0) & (i < k)
     found = (first + tl.arange(0, size) - step * i).to(tl.int64) << low
     if low > 0:
-        found += _code(data + start, i, there, low)
+        found += code_at(data + start, i, there, low, most)
     tl.store(where + i, found, mask=there)
     return before + tl.sum(mark, 0)
 
@@ -243,6 +253,8 @@ def _read(entries, coded, counts, pieces, turns, share, form: tl.constexpr, most
     """Values and indices of a row, as far as they are this program's: `share` entries, and the marks of a piece."""
     values, values_stride, where, where_stride, k = entries
     data, stride, start, upper, length = coded
+    parts = start, upper, length
+    bytes_met: tl.constexpr = (form[1] + 14) // 8
     row = (tl.program_id(0) // pieces).to(tl.int64)
     piece = tl.program_id(0) % pieces
     data += row * stride
@@ -255,26 +267,26 @@ def _read(entries, coded, counts, pieces, turns, share, form: tl.constexpr, most
         before = tl.sum(tl.where(other < piece, count, 0), 0)
         for turn in range(turns):
             first = (piece * turns + turn) * size
-            before = _read_marks(data, coded, k, where, first, before, form[1], form[3], size)
+            before = read_marks(data, parts, k, where, first, before, form[1], form[3], bytes_met, size)
     for first in range(piece * share, tl.minimum((piece + 1) * share, k), size):
         i = first + tl.arange(0, size)
         there = i < tl.minimum((piece + 1) * share, k)
         if form[0] == 32:
-            value = _load_bytes(data, i, there, 4).to(tl.float32, bitcast=True)
+            value = load_bytes(data, i, there, 4).to(tl.float32, bitcast=True)
             tl.store(values + row * values_stride + i, value, mask=there)
         if form[0] == 16:
-            value = _load_bytes(data, i, there, 2).to(tl.int16).to(tl.float16, bitcast=True)
+            value = load_bytes(data, i, there, 2).to(tl.int16).to(tl.float16, bitcast=True)
             tl.store(values + row * values_stride + i, value.to(tl.float32), mask=there)
         if form[2]:  # no mark is left for the last entries
             there = there & (i >= known)
             found = (length - form[3] * i).to(tl.int64) << form[1]
             if form[1] > 0:
-                found += _code(data + start, i, there, form[1])
+                found += code_at(data + start, i, there, form[1], bytes_met)
             tl.store(where + i, found, mask=there)
         elif form[4]:
-            tl.store(where + i, _read_blocks(data, start, upper, length, first, i, there, size), mask=there)
+            tl.store(where + i, read_blocks(data, start, upper, length, first, i, there, size), mask=there)
         else:
-            tl.store(where + i, _code(data + start, i, there, form[1]), mask=there)
+            tl.store(where + i, code_at(data + start, i, there, form[1], bytes_met), mask=there)
 
 
 # ------------------------------------------------------------------------------------------------ launches

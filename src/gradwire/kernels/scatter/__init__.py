@@ -37,6 +37,17 @@ def put_rows_to(values: Tensor, indices: Tensor, shard: int, target: Window, fac
     return flag
 
 
+def sums_to(
+    values: Tensor, indices: Tensor, shards: int, shard: int, among: int, target: Window, factor: float
+) -> Flag:
+    """Sums of rows of values at ascending indices, divided by `among`, times `factor`, into a window. On a GPU only.
+
+    Equal groups of neighbours are added, first to last: one for each of the `shards` shards of each of its rows.
+    """
+    flag: Flag = fast(__name__, "sums_to", target.buffer)(values, indices, shards, shard, among, target, factor)
+    return flag
+
+
 def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> Flag:
     """The mean of rows of values at ascending indices, times `factor`, into a `one_pass` window; zero elsewhere."""
     flag: Flag = fast(__name__, "mean_to", target.buffer)(values, indices, target, factor)

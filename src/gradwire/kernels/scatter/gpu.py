@@ -98,9 +98,9 @@ def _add(to, element, value, there):
 
 @triton.jit
 def _mean_to(
-    entries, senders, place, sums, flag, factor, size: tl.constexpr, chunk: tl.constexpr, together: tl.constexpr
+    entries, senders, among, place, sums, flag, factor, size: tl.constexpr, chunk: tl.constexpr, together: tl.constexpr
 ):
-    """The mean of `senders` rows for each shard; `sums` is room for their sums.
+    """The sum of `senders` rows for each shard, divided by `among`; `sums` is room for their sums.
 
     Where each row has few entries in the tile, those of all rows, `together` at most, are read at once.
     """
@@ -130,7 +130,7 @@ def _mean_to(
             for first in range(tl.load(at), end, chunk):
                 a, e, real = _entries(entries, one, tile, first, end, place[4], size, chunk)
                 _add(sums, e, a, real)
-    mean = divided(tl.load(sums + own, mask=live, other=0.0), senders) * factor
+    mean = divided(tl.load(sums + own, mask=live, other=0.0), among) * factor
     if flag is None:
         put(mean, place, worker, shard, tile, own, live, size)
     else:
@@ -162,16 +162,38 @@ def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> F
     return flag
 
 
+def sums_to(
+    values: Tensor, indices: Tensor, shards: int, shard: int, among: int, target: Window, factor: float
+) -> Flag:
+    flag = torch.zeros((), device=target.buffer.device)
+    _sums(values, indices, shards, shard, among, target, factor, flag)
+    return flag
+
+
 def _mean(values: Tensor, indices: Tensor, target: Window, factor: float, flag: Flag | None) -> None:
-    device, numel, groups = target.buffer.device, target.numel, target.rows
-    place = place_of(target, 1, numel, TILE)
+    _sums(values, indices, 1, target.numel, values.shape[0] // target.rows, target, factor, flag)
+
+
+def _sums(
+    values: Tensor,
+    indices: Tensor,
+    shards: int,
+    shard: int,
+    among: int,
+    target: Window,
+    factor: float,
+    flag: Flag | None,
+) -> None:
+    device, rows = target.buffer.device, target.rows * shards
+    place = place_of(target, shards, shard, TILE)
     entries = _found(values, indices, place)
     here = target.buffer.dtype == torch.float32 and len(target.spans) == 1 and target.buffer.is_contiguous()
-    sums = target.buffer if here and target.buffer.shape[1] == numel else torch.empty((groups, numel), device=device)
-    senders = values.shape[0] // groups
+    here = here and target.buffer.shape[1] == shards * shard
+    sums = target.buffer if here else torch.empty((rows, shard), device=device)
+    senders = values.shape[0] // rows
     together = min(TOGETHER, int(triton.next_power_of_2(senders)))
-    args = entries, senders, place, sums, flag, factor
-    launch(_mean_to, groups * place.tiles, device, *args, size=TILE, chunk=CHUNK // 2, together=together)
+    args = entries, senders, among, place, sums, flag, factor
+    launch(_mean_to, rows * place.tiles, device, *args, size=TILE, chunk=CHUNK // 2, together=together)
 
 
 def _found(values: Tensor, indices: Tensor, place: Place) -> Entries:

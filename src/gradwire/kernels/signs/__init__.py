@@ -27,10 +27,15 @@ def encode_or_toss(x: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
     return run(reference.encode_or_toss, x, stream)
 
 
-def encode_or_toss_from(source: Window, shards: int, shard: int, stream: Stream, owner: str) -> tuple[Tensor, Tensor]:
-    """`encode_or_toss` of gradients where they lie, for `one_pass` windows: `shards` rows for each worker."""
+def encode_or_toss_from(
+    source: Window, running: Feedback | None, shards: int, shard: int, stream: Stream, owner: str
+) -> tuple[Tensor, Tensor]:
+    """`encode_or_toss` of gradients where they lie, for `one_pass` windows: `shards` rows for each worker.
+
+    On a GPU, `running` may add to them, and keep the sum.
+    """
     found: tuple[Tensor, Tensor] = fast(__name__, "encode_or_toss_from", source.buffer)(
-        source, None, shards, shard, stream, owner
+        source, running, shards, shard, stream, owner
     )
     return found
 

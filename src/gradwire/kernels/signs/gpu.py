@@ -128,13 +128,17 @@ def _mean_to(payload, senders, place, flag, factor, shape: tl.constexpr):
 
 
 @triton.jit
-def _encode_or_toss_from(place, noise, bits, stride, words, bad, size: tl.constexpr):
-    """Signs, by a coin for zeros; `bad` becomes true for rows that are not finite."""
+def _encode_or_toss_from(place, memory, noise, bits, stride, words, bad, size: tl.constexpr):
+    """Signs of the compensated gradients, which are kept; by a coin for zeros. `bad` becomes true for rows that are not
+    finite.
+    """
     keys, offsets = noise
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
-    a, _ = take(place, worker, shard, tile, element, live, size)
-    a = a.to(tl.float32)
+    a, inside = take(place, worker, shard, tile, element, live, size)
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
+    keep(a, memory, worker, position, inside)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
     found = tl.sum(zero.to(tl.int32) + ((a * 0 != 0).to(tl.int32) << 16))  # both numbers at once
@@ -249,12 +253,13 @@ def reduce_and_encode(
 
 
 def encode_or_toss_from(
-    source: Window, feedback: None, shards: int, shard: int, stream: Stream, owner: str
+    source: Window, feedback: Feedback | None, shards: int, shard: int, stream: Stream, owner: str
 ) -> tuple[Tensor, Tensor]:
     device, rows, place = source.buffer.device, source.rows * shards, place_of(source, shards, shard, TILE)
     bits = torch.empty((rows, -(-shard // 8)), dtype=torch.uint8, device=device)
     bad = torch.zeros((rows, 1), dtype=torch.uint8, device=device)
-    args = place, keys_of(stream, source.rows, device), bits, bits.stride(0), words_of(bits, bits.shape[1]), bad
+    sent = bits, bits.stride(0), words_of(bits, bits.shape[1]), bad
+    args = place, memory_of(feedback), keys_of(stream, source.rows, device), *sent
     launch(_encode_or_toss_from, rows * place.tiles, device, *args, size=TILE)
     return bits, bad.view(torch.bool)
 

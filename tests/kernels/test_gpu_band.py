@@ -1,0 +1,83 @@
+"""A bisected threshold on a GPU, or in Triton's interpreter, against plain torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from exact import awkward, normal, same
+from hypothesis import given, settings
+from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, here, needs_triton, on_gpu
+
+import gradwire
+from gradwire.core.codec import Codec
+from gradwire.core.random import Random
+from gradwire.core.window import Feedback, Window
+from gradwire.kernels import backend
+
+pytestmark = needs_triton
+SPANS = ((3, 700), (800, 801), (900, 900), (1000, 2803))
+PARTS = ((3, 403), (450, 850))
+SPECS = ("mstopk", "mstopk(ratio=0.3, rounds=3, value_bits=16)", "mstopk(ratio=0.9, rounds=1)", "mstopk(ratio=1)")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_fast_form_is_the_simple_one(spec, shards):
+    """A band of few elements, of many, and of all; a run that begins anywhere."""
+    codec = gradwire.codec(spec)
+    check(codec, normal(2, 2810), SPANS, shards, (0.3, 0.7, False), 0.46)
+    check(codec, awkward(2, 2810), SPANS, shards, None)
+
+
+@pytest.mark.parametrize("rounds", [1, 30])
+@pytest.mark.parametrize("filled", ["zeros", "equal", "few", "nan", "infinite"])
+def test_rows_of_any_kind(filled, rounds):
+    """All elements in the band, or none; fewer than k that are not zero; rows that are not finite."""
+    x = torch.zeros(2, 1500)
+    if filled == "equal":
+        x += 0.7
+    elif filled == "few":
+        x[:, ::300] = normal(2, 5)
+    elif filled != "zeros":
+        x += normal(2, 1500)
+        x[1, 77] = math.nan if filled == "nan" else -math.inf
+    check(gradwire.codec(f"mstopk(ratio=0.05, rounds={rounds})"), x, ((0, 1500),), 1, (0.3, 1.0, True))
+
+
+@settings(max_examples=8 if not CUDA else 200, deadline=None)
+@given(**ANYWHERE)
+def test_any_shape(lengths, shards, seed):
+    check_anywhere(gradwire.codec("mstopk(ratio=0.2, rounds=4)"), lengths, shards, seed, (0.3, 1.0, False))
+
+
+@pytest.mark.parametrize("strategy", ["all_gather", "scatter_reduce_gather"])
+def test_whole_steps_are_those_of_plain_torch(strategy):
+    check_steps("mstopk(ratio=0.05)", strategy)
+
+
+def test_nothing_falls_back(monkeypatch):
+    simple = Codec.encode_from
+    calls = []
+    monkeypatch.setattr(Codec, "encode_from", lambda *args: calls.append(1) or simple(*args))
+    check_steps("mstopk(ratio=0.05, rounds=4)", "all_gather")
+    assert len(calls) == 2  # of plain torch: one a step
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_the_momentum_of_what_is_sent_becomes_zero(bits):
+    codec, window = (
+        gradwire.codec(f"mstopk(ratio=0.1, rounds=4, value_bits={bits})"),
+        Window(here(normal(2, 900)), PARTS),
+    )
+
+    def run():
+        feedback = Feedback(here(normal(2, 800, 4)), here(normal(2, 800, 5)), 0.3, 0.7, here(normal(2, 800, 6)))
+        payload = codec.encode_from(window, feedback, 3, 272, Random(3, 1, "unit", (0, 1), (5, 9)), 0.46)
+        return tuple(map(back, (payload.data, feedback.out, feedback.momentum)))
+
+    with backend.plain_torch():
+        wanted = run()
+    with on_gpu():
+        assert same(run(), wanted)
