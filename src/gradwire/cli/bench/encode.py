@@ -59,6 +59,9 @@ def encode(
     compile_plain: Annotated[
         bool, typer.Option("--compile", help="Measure the plain form under torch.compile, too (minutes).")
     ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Record what the GPU does in a pass, too: launches and their seconds.")
+    ] = False,
     hooks: Annotated[
         bool, typer.Option("--hooks", help="Measure torch's FP16 and PowerSGD hooks on each model, too.")
     ] = False,
@@ -93,6 +96,7 @@ def encode(
         device=device,
         models=tuple(model or ()),
         compile=compile_plain,
+        kernels=kernels,
     )
     by_hooks = [
         experiment.hook_record(plan, name, m, experiment.measure_hook(name, m, plan))

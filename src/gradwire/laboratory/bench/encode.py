@@ -39,6 +39,7 @@ from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
 from gradwire.laboratory.bench import environment, hooks
 from gradwire.laboratory.bench.clocks import Clock, Events, clock_of, clocked
+from gradwire.laboratory.bench.gpu_work import by_name, seen
 from gradwire.laboratory.bench.plain_compiled import compiled
 from gradwire.unit import UnitResult
 
@@ -66,6 +67,7 @@ class Plan:
     device: str = "cpu"
     models: tuple[str, ...] = ()  # whose gradients are measured, too, with their own shapes
     compile: bool = False  # the plain form under torch.compile, too
+    kernels: bool = False  # what the GPU does in a pass, too
 
     def __post_init__(self) -> None:
         check = Check("bench encode")
@@ -87,7 +89,8 @@ class Plan:
         return (
             f"gradwire bench encode{listed} {' '.join(f'--size {s}' for s in self.sizes)} --workers {self.workers} "
             f"--threads {self.threads} --repeats {self.repeats} --seconds {self.seconds:g} --memory {self.memory} "
-            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}{' --compile' * self.compile}"
+            f"--device {self.device}{''.join(f' --model {m}' for m in self.models)}"
+            f"{' --compile' * self.compile}{' --kernels' * self.kernels}"
         )
 
 
@@ -106,6 +109,7 @@ class Measured:
     graphs: dict[str, tuple[float, ...]] | None = None  # on a GPU, per phase, as CUDA graphs
     launched: str | None = None  # why there are no graphs
     compiled: dict[str, tuple[float, ...]] | None = None  # the reference under torch.compile
+    works: list[tuple[str, int, float]] | None = None  # of a pass as graphs: name, how often, seconds in all
 
     def median(self, phase: str, which: str = "kernels") -> float:
         """Seconds of one phase, or of "total"."""
@@ -176,8 +180,12 @@ def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
         engine = compiled(Engine(spec, graphs=False, **options), layout)
         done = replace(done, compiled=_of_first_step(engine, x, layout, target, rounds - WARM))
     if device.type == "cuda":
-        graphs, why = replays(Engine(spec, **options), x, layout, target, plan.repeats)
+        engine = Engine(spec, **options)
+        graphs, why = replays(engine, x, layout, target, plan.repeats)
         done = replace(done, graphs=graphs, launched=why)
+        if plan.kernels:
+            works = seen(partial(one_pass, engine, x, layout, target, Events(PHASES)))
+            done = replace(done, works=by_name(works))
     return done
 
 
@@ -303,6 +311,7 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
                 **({} if m.graphs is None else {"graphs_seconds": {p: m.median(p, "graphs") for p in PHASES}}),
                 **({} if m.launched is None else {"launched": m.launched}),
                 **({} if m.compiled is None else {"compiled_seconds": {p: m.median(p, "compiled") for p in PHASES}}),
+                **({} if m.works is None else {"kernels": m.works}),
             },
         )
         for m in measured

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 
 from gradwire.core.baselines import BASELINES, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
@@ -26,6 +25,7 @@ from gradwire.core.registry import Check
 from gradwire.engine import Engine
 from gradwire.laboratory.bench import compute, environment, step
 from gradwire.laboratory.bench.echo import echo
+from gradwire.laboratory.bench.gpu_work import busy_seconds, seen
 from gradwire.laboratory.bench.launch import Rank, launch
 
 KIND = "iteration"
@@ -140,13 +140,7 @@ class _Run:
         """Seconds of an iteration in which the GPU was at work, seen in one more turn."""
         if self.plan.device != "cuda":
             return None
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
-            self.turn()
-        works = sorted((e.time_range.start, e.time_range.end) for e in seen.events() if e.device_type.name == "CUDA")
-        microseconds, until = 0.0, 0.0
-        for start, end in works:
-            microseconds, until = microseconds + max(0.0, end - max(start, until)), max(until, end)
-        return microseconds / TURN / 1e6
+        return busy_seconds(seen(self.turn)) / TURN
 
     def _wait(self) -> None:
         if self.plan.device == "cuda":
