@@ -39,6 +39,7 @@ from gradwire.planner.tta import utility
 sys.path.insert(0, str(Path(__file__).parent))
 import figures
 import findings
+import gpu
 import markup
 import network
 import prediction
@@ -97,6 +98,7 @@ def makers() -> dict[Path, Callable[[], str]]:
         **{ROOT / "docs" / "codecs" / f"{name}.md": partial(family_page, name) for name in FAMILIES},
         ROOT / "docs" / "cli.md": cli_page,
         ROOT / "docs" / "encode.md": encode_page,
+        ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",
         ROOT / "docs" / "prediction.md": lambda: f"{GENERATED}\n{prediction.prediction(ROOT)}",
@@ -207,7 +209,7 @@ def encode_page() -> str:
     """What codecs cost on a CPU, from the newest record of each kind of machine."""
     sections = []
     for path in sorted((ROOT / "results").glob("encode_*.jsonl")):
-        records = load(path)
+        records = [r for r in load(path) if r.kind == encode.KIND]
         last = records[-1]
         where = last.environment["gpu"] if last.what["device"] == "cuda" else last.environment["cpu"]
         memory = "" if last.what["memory"] == "default" else f", memory {last.what['memory']}"

@@ -1,0 +1,129 @@
+"""docs/gpu.md: what codecs cost on a GPU, beside aims, other ways to do the same, and whole iterations under DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gradwire.core.baselines import PLAIN
+from gradwire.core.records import Record, load
+from gradwire.laboratory.bench import encode, iteration
+
+Source = Callable[[Path, Record], str]
+AIMS = {  # ms of the whole codec, four workers
+    "resnet50": {
+        "efsignsgd": 0.16,
+        "signsgd": 0.16,
+        "blockint": 0.16,
+        "qsgd": 0.22,
+        "terngrad": 0.22,
+        "natural": 0.25,
+        "eightbit": 0.25,
+        "topkc": 0.2,
+        "randomk": 0.2,
+        "topk": 0.45,
+        "dgc": 0.45,
+        "threshold": 0.45,
+        "powersgd": 0.35,
+        "thc": 0.4,
+    },
+    "bert-base": {"blockint": 0.55, "topk": 1.6, "powersgd": 1.2},
+}
+SHOWN = 5  # kernels of a codec that misses its aim
+INTRO = """
+Times of one worker of four, beside the network, with error feedback: the gradients of a whole model as one unit. "As
+graphs" is what a step takes of a GPU that is busy with the backward pass; "launched" is kernel by kernel while the GPU
+waits, so that the host counts. Every kernel gives the bits of its plain form, on the same GPU
+(`pytest tests/gpu tests/kernels`); of matrix products, what the tests state.
+"""
+
+
+def page(root: Path, source: Source) -> str:
+    """All of it, from the newest records of an H200."""
+    path = max(p for p in (root / "results").glob("encode_h200*.jsonl") if _has_graphs(p))
+    records = load(path)
+    return (
+        f"# On a GPU\n{INTRO}\n{source(path, records[-1])}\n"
+        f"## Aims\n\n{_aims(records)}\n"
+        f"## Beside other ways\n\n{_beside(records, 'resnet50')}\n"
+        f"## Whole iterations\n\n{_iterations(root, source)}"
+    )
+
+
+def _has_graphs(path: Path) -> bool:
+    return any("graphs_seconds" in r.outcome for r in load(path))
+
+
+def _aims(records: Sequence[Record]) -> str:
+    """What was wanted and what is; of what misses its aim, where the time goes."""
+    lines = ["| model | codec | aim, ms | as graphs, ms | launched, ms | |", "|---|---|---|---|---|---|"]
+    missed = []
+    for model, aims in AIMS.items():
+        for codec, aim in aims.items():
+            record = _find(records, model, codec)
+            if record is None:
+                continue
+            (m,) = encode.from_records([record])
+            ms = 1e3 * m.median("total", "graphs" if m.graphs is not None else "kernels")
+            graphs = "–" if m.graphs is None else f"{ms:.3f}"
+            verdict = "met" if ms <= aim else f"missed by {100 * (ms / aim - 1):.0f} %"
+            lines.append(f"| {model} | {codec} | {aim:g} | {graphs} | {1e3 * m.median('total'):.3f} | {verdict} |")
+            if ms > aim:
+                missed.append((model, codec, record))
+    text = "\n".join(lines) + "\n"
+    for model, codec, record in missed:
+        works = record.outcome.get("kernels", [])[:SHOWN]
+        if works:
+            parts = ", ".join(f"{name} {1e6 * seconds:.0f}" + f" ({n})" * (n > 1) for name, n, seconds in works)
+            text += f"\n- {codec} on {model}, its longest kernels, us, echoes of exchanges included: {parts}."
+    return text + "\n"
+
+
+def _find(records: Sequence[Record], model: str, codec: str) -> Record | None:
+    found = [r for r in records if r.kind == encode.KIND and r.what.get("model") == model and r.what["codec"] == codec]
+    return found[-1] if found else None
+
+
+def _beside(records: Sequence[Record], model: str) -> str:
+    """A codec's plain form, and torch's own hooks."""
+    lines = [
+        "| codec | as graphs, ms | plain torch, ms | torch.compile, ms | copies of the gradient |",
+        "|---|---|---|---|---|",
+    ]
+    rows = {r.what["codec"]: r for r in records if r.kind == encode.KIND and r.what.get("model") == model}
+    for m in encode.from_records(list(rows.values())):
+        ours = m.median("total", "graphs" if m.graphs is not None else "kernels")
+        compiled = "–" if m.compiled is None else f"{1e3 * m.median('total', 'compiled'):.3g}"
+        launched = "" if m.graphs is not None else " launched"
+        plain = 1e3 * m.median("total", "reference")
+        lines.append(
+            f"| {m.codec} | {1e3 * ours:.3f}{launched} | {plain:.3g} | {compiled} | {ours / m.copy_seconds:.1f} |"
+        )
+    hooks = {(r.what["hook"], r.what["model"]): r.quantiles.p50 for r in records if r.kind == encode.HOOK}
+    text = f"{model}.\n\n" + "\n".join(lines) + "\n"
+    if hooks:
+        said = "; ".join(f"{hook} on {where} {1e3 * seconds:.3g} ms" for (hook, where), seconds in hooks.items())
+        text += f"\nTorch's own hooks, everything in one bucket, launched: {said}.\n"
+    return text
+
+
+def _iterations(root: Path, source: Source) -> str:
+    text = ""
+    for path in sorted((root / "results").glob("iteration_*.jsonl")):
+        records = [r for r in load(path) if r.kind == iteration.KIND]
+        for command in dict.fromkeys(r.command for r in records):
+            group = [r for r in records if r.command == command]
+            what = group[0].what
+            plain = next(r.outcome["busy_seconds"] for r in group if r.what["configuration"] == PLAIN)
+            text += (
+                f"### {what['model']}, batch {what['batch']}, {what['precision']}, {what['exchange']}\n\n"
+                f"{source(path, group[-1])}\n"
+                "| configuration | ms (p20-p80) | / fp32 DDP | GPU at work, ms | / fp32 DDP |\n|---|---|---|---|---|\n"
+            )
+            for r in group:
+                q, busy = r.quantiles, r.outcome["busy_seconds"]
+                work = "– | –" if busy is None or plain is None else f"{1e3 * busy:.2f} | {busy / plain:.3f}"
+                spread = f"{1e3 * q.p50:.2f} ({1e3 * q.p20:.2f}-{1e3 * q.p80:.2f})"
+                text += f"| {r.what['configuration']} | {spread} | {r.outcome['over_ddp']:.3f} | {work} |\n"
+            text += "\n"
+    return text
