@@ -39,10 +39,11 @@ from gradwire.planner.tta import utility
 sys.path.insert(0, str(Path(__file__).parent))
 import figures
 import findings
-import gpu
 import markup
 import network
 import prediction
+
+import gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures"
