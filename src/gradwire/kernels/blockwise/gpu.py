@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
+from gradwire.kernels.window.gpu import keep_there, memory_of, place_of, take_compensated, tile_of
 
 TILE = 1024  # elements of a program, if a block is no longer; a thread holds few, so that many threads run
 HELD = 2048  # elements of a warp that finds a sum by halves: most halves are then added in its threads' registers
@@ -109,11 +109,9 @@ def _square_sums(place, memory, sums, stride, block: tl.constexpr, rows: tl.cons
     columns: tl.constexpr = shape[0]
     worker, shard, tile, _ = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], block, rows, columns)
-    a, inside = take(place, worker, shard, tile, element, live, block * rows)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
-    keep(a, memory, worker, position, inside)
-    found = folded(tl.where(live, a * a, 0.0), rows, columns, shape[1])
+    a, there = take_compensated(place, memory, worker, shard, tile, element, live, block * rows)
+    keep_there(a, memory, worker, there)
+    found = folded(a * a, rows, columns, shape[1])  # a is zero where there is nothing
     tl.store(sums + worker.to(tl.int64) * stride + blocks, found, mask=blocks * block < place[4])
 
 

@@ -39,9 +39,9 @@ from gradwire.kernels.window.gpu import (
     compensated,
     divided,
     keep,
+    keep_there,
     memory_of,
     place_of,
-    position_of,
     put_checked,
     take_compensated,
     tile_of,
@@ -199,11 +199,10 @@ def _encode_from(place, memory, noise, turn, payload, coded, numbers, shape: tl.
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, coded, shape[0], shape[1], shape[2])
     size: tl.constexpr = shape[0] * shape[1]
-    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
+    a, there = take_compensated(place, memory, worker, shard, tile, element, live, size)
     shift = shard * place[4]
-    position = position_of(place, shard, element)
     lost = _encoded(a, live, blocks, element, coded, noise, turn, worker, shard, shift, payload, row, numbers, shape)
-    keep(lost, memory, worker, position, inside, whole)
+    keep_there(lost, memory, worker, there)
 
 
 @triton.jit

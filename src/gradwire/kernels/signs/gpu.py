@@ -31,9 +31,9 @@ from gradwire.kernels.window.gpu import (
     compensated,
     divided,
     keep,
+    keep_there,
     memory_of,
     place_of,
-    position_of,
     put,
     put_checked,
     take,
@@ -103,9 +103,9 @@ def _encode_scaled_from(place, memory, payload, factor, shape: tl.constexpr):
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], shape[0], shape[1], shape[2])
     size: tl.constexpr = shape[0] * shape[1]
-    a, inside, whole = take_compensated(place, memory, worker, shard, tile, element, live, size)
+    a, there = take_compensated(place, memory, worker, shard, tile, element, live, size)
     lost = _encoded(a, live, blocks, place[4], payload, row, factor, shape)
-    keep(lost, memory, worker, position_of(place, shard, element), inside, whole)
+    keep_there(lost, memory, worker, there)
 
 
 @triton.jit

@@ -71,6 +71,8 @@ def _sum(base, offset, wide, size: tl.constexpr):
     found = base + offset
     if wide is None:
         return found
+    elif len(found.shape) == 0:
+        return tl.multiple_of(found, [size])
     elif len(found.shape) == 1:
         return tl.max_contiguous(tl.multiple_of(found, [size]), [4])
     else:
@@ -195,34 +197,38 @@ def anywhere(place, worker, position):
 
 
 @triton.jit
-def compensated(a, memory, worker, position, inside, whole=None):
-    """``gain·a + decay·error`` of a tile, in float32. What is `whole` is loaded without asking what is inside."""
-    error, stride, decay, decay_at, gain, _, _ = memory
-    if error is not None:
-        at = error + worker.to(tl.int64) * stride + position
-        if whole is None:
-            e = tl.load(at, mask=inside, other=0.0)
-        elif whole:
-            e = tl.load(at)
-        else:
-            e = tl.load(at, mask=inside, other=0.0)
+def compensated(a, memory, worker, position, inside):
+    """``gain·a + decay·error`` of a tile, in float32."""
+    if memory[0] is None:
+        return _scaled(a, memory)
+    else:
+        at = memory[0] + worker.to(tl.int64) * memory[1] + position
+        return _scaled(a, memory) + _decayed(tl.load(at, mask=inside, other=0.0), memory)
+
+
+@triton.jit
+def _scaled(a, memory):
     a = a.to(tl.float32)
-    if gain is not None:
-        a = a * gain
-    if error is not None:
-        if decay is not None:
-            e = e * decay
-        if decay_at is not None:
-            e = e * tl.load(decay_at)
-        a = a + e
+    if memory[4] is not None:
+        a = a * memory[4]
     return a
 
 
 @triton.jit
-def take_compensated(place, memory, worker, shard, tile, element, live, size: tl.constexpr):
-    """The elements of a tile with what a memory adds, zero where there is none; which there are; and whether all are.
+def _decayed(e, memory):
+    if memory[2] is not None:
+        e = e * memory[2]
+    if memory[3] is not None:
+        e = e * tl.load(memory[3])
+    return e
 
-    Where all are, in one span, they are loaded in branches that use nothing of it, so that all loads begin at once.
+
+@triton.jit
+def take_compensated(place, memory, worker, shard, tile, element, live, size: tl.constexpr):
+    """The elements of a tile with what a memory adds, zero where there is none; and where they are, for `keep_there`.
+
+    If all are there, in one span, they are loaded in branches that use nothing of it, so that all loads begin at once,
+    and from few addresses.
     """
     x, stride, numel, _, length, _, shift, firsts, _, wide = place
     width: tl.constexpr = 4 * (x.dtype.element_ty.primitive_bitwidth // 8)
@@ -230,15 +236,25 @@ def take_compensated(place, memory, worker, shard, tile, element, live, size: tl
     inside = both(position < numel, live & (element < length), place)
     whole = (tile + 1) * size <= tl.minimum(length, numel - shard * length)
     whole = whole & (size == element.numel)  # all columns count
+    first, near = _sum(tile * size, shard * length, wide, 4), element - tile * size
     if firsts is not None:
         span, last, end = _span(place, shard, tile, size)
         whole = whole & (last >= end)
         shift += span
     if whole:
-        a = tl.load(_sum(x + worker.to(tl.int64) * stride + tl.load(shift), position, wide, width))
+        a = tl.load(_sum(x + worker.to(tl.int64) * stride + tl.load(shift) + first, near, wide, width))
     else:
         a, _there = take(place, worker, shard, tile, element, live, size)
-    return compensated(a, memory, worker, position, inside, whole), inside, whole
+    there = position, inside, whole, first, near
+    if memory[0] is None:
+        return _scaled(a, memory), there
+    else:
+        error = memory[0] + worker.to(tl.int64) * memory[1]
+        if whole:
+            e = tl.load(error + first + near)
+        else:
+            e = tl.load(error + position, mask=inside, other=0.0)
+        return _scaled(a, memory) + _decayed(e, memory), there
 
 
 @triton.jit
@@ -252,17 +268,23 @@ def divided(total, count):
 
 
 @triton.jit
-def keep(lost, memory, worker, position, inside, whole=None):
+def keep(lost, memory, worker, position, inside):
     """What is lost becomes the new error, where there is a memory."""
     _, _, _, _, _, out, stride = memory
     if out is not None:
-        at = out + worker.to(tl.int64) * stride + position
-        if whole is None:
-            tl.store(at, lost, mask=inside)
-        elif whole:
-            tl.store(at, lost)
+        tl.store(out + worker.to(tl.int64) * stride + position, lost, mask=inside)
+
+
+@triton.jit
+def keep_there(lost, memory, worker, there):
+    """`keep`, for what `take_compensated` gave."""
+    position, inside, whole, first, near = there
+    if memory[5] is not None:
+        out = memory[5] + worker.to(tl.int64) * memory[6]
+        if whole:
+            tl.store(out + first + near, lost)
         else:
-            tl.store(at, lost, mask=inside)
+            tl.store(out + position, lost, mask=inside)
 
 
 @triton.jit
