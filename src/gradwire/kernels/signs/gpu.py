@@ -36,7 +36,6 @@ from gradwire.kernels.window.gpu import (
     place_of,
     put,
     put_checked,
-    take,
     take_compensated,
     tile_of,
 )
@@ -135,10 +134,8 @@ def _encode_or_toss_from(place, memory, noise, bits, stride, words, bad, size: t
     keys, offsets = noise
     worker, shard, tile, row = tile_of(place)
     blocks, element, live = block_tile(tile, place[4], size, 1, size)
-    a, inside = take(place, worker, shard, tile, element, live, size)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
-    keep(a, memory, worker, position, inside)
+    a, there = take_compensated(place, memory, worker, shard, tile, element, live, size)
+    keep_there(a, memory, worker, there)
     positive = (a > 0).to(tl.int32)
     zero = live & (a == 0)
     found = tl.sum(zero.to(tl.int32) + ((a * 0 != 0).to(tl.int32) << 16))  # both numbers at once
