@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -42,7 +43,12 @@ class Sparse:
 
 
 def mask(which: list[bool], device: torch.device) -> Tensor:
-    """(rows, 1), without a wait for the device."""
+    """(rows, 1), without a wait for the device; made once, so that later steps copy nothing."""
+    return _mask(tuple(which), device)
+
+
+@lru_cache(maxsize=256)
+def _mask(which: tuple[bool, ...], device: torch.device) -> Tensor:
     return torch.tensor(which)[:, None].to(device, non_blocking=True)
 
 

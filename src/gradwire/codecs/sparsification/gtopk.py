@@ -23,6 +23,7 @@ Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k Sparsifica
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,12 +33,14 @@ from torch import Tensor
 from gradwire.codecs._parameters import checked
 from gradwire.codecs.sparsification._sparse_payload import kept, rounded, support_bytes
 from gradwire.codecs.sparsification._sparse_sums import Sparse, chosen, mask, merged
-from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
-from gradwire.core.exchange import Payload, Route
+from gradwire.core.codec import Codec, Combine, Context, Flag, Reduced, Traits, register
+from gradwire.core.exchange import Payload, Program, Route
+from gradwire.core.window import Feedback, Window
 from gradwire.kernels import rows
 from gradwire.kernels.bitpack import pack, unpack
-from gradwire.kernels.scatter import scatter
-from gradwire.kernels.select import top
+from gradwire.kernels.scatter import put_rows_to, scatter
+from gradwire.kernels.select import top, top_from
+from gradwire.kernels.window import compensate, one_launch
 
 
 @register
@@ -58,7 +61,7 @@ class GTopK(Codec):
     name: ClassVar[str] = "gtopk"
     family: ClassVar[str] = "sparsification"
     paper: ClassVar[str] = "Shi et al., ICDCS 2019, arXiv:1901.04359"
-    plain_on_gpu: ClassVar[str] = "merges of sparse sums have no kernel yet; selection and indices have"
+    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = ("gtopk(ratio=0.3, value_bits=16)", "gtopk(ratio=1)")
     ratio: float = 0.01
     value_bits: int = 32
@@ -73,13 +76,35 @@ class GTopK(Codec):
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=delta, sparse=True, ignores_shapes=True)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        numel, n, device = x.shape[1], ctx.workers, x.device
-        k = kept(self.ratio, numel)
+        where = top(x, kept(self.ratio, x.shape[1]))
+        values, own, total = yield from self._merged(x.gather(1, where), where, x.shape[1], ctx)
+        mean = scatter(values[:1], total[:1], x.shape[1])
+        return mean, scatter(own, total, x.shape[1]) if ctx.wants_own else None
+
+    def reduce_to(self, source: Window, target: Window, feedback: Feedback | None, ctx: Context) -> Program[Flag]:
+        if ctx.moved or not (one_launch(source, feedback) and one_launch(target)):
+            return (yield from super().reduce_to(source, target, feedback, ctx))
+        numel, k = source.numel, kept(self.ratio, source.numel)
+        x, bad = compensate(source, feedback)
+        values, where = top_from(Window.whole(x), None, 1, numel, k)
+        values = values.masked_fill(bad, math.nan)  # and the first, as of a row that is NaN throughout
+        where = torch.where(bad, torch.arange(k, device=where.device), where)
+        values, own, where = yield from self._merged(values, where, numel, ctx)
+        if feedback is not None:
+            x.scatter_(1, where, x.gather(1, where) - own)
+            if feedback.momentum is not None:
+                feedback.momentum.scatter_(1, where, torch.where(own != 0, 0.0, feedback.momentum.gather(1, where)))
+        return put_rows_to(values[:1], where[:1], numel, target, 1.0)
+
+    def _merged(
+        self, values: Tensor, where: Tensor, numel: int, ctx: Context
+    ) -> Program[tuple[Tensor, Tensor, Tensor]]:
+        """Given the workers' largest elements, (rows, k): what the mean has, each worker's own part, and where."""
+        n, device, k = ctx.workers, where.device, where.shape[1]
         levels = n.bit_length() - 1
         base = 1 << levels
         unit = 0.5 ** (n - 1).bit_length()  # sums over the workers stay in the range of their values
-        where = top(x, k)
-        values = rounded(x.gather(1, where) * unit, self.value_bits)
+        values = rounded(values * unit, self.value_bits)
         state = Sparse.new(values, where)
 
         guests = tuple(r + base if r + base < n else None for r in ctx.ranks)  # hand their vectors in here
@@ -87,7 +112,7 @@ class GTopK(Codec):
         if base < n:
             row = yield Route(Payload(state.row(numel, self.value_bits)), to=hosts, source=guests)
             there = Sparse.read(row.data, numel, k, self.value_bits)
-            both = merged(state, there, mask([True] * len(x), device), self.value_bits, follow=True)
+            both = merged(state, there, mask([True] * len(where), device), self.value_bits, follow=True)
             state = chosen(mask([g is not None for g in guests], device), both, state)
         for level in range(levels):
             peers = tuple(r ^ (1 << level) if r < base else None for r in ctx.ranks)
@@ -106,5 +131,4 @@ class GTopK(Codec):
             served = mask([h is not None for h in hosts], device)
             own = torch.where(served, torch.where(alive, state.at(state.own, final.where), 0.0), own)
             total = chosen(served, final, state)
-        mean = scatter(total.values[:1] / (unit * n), total.where[:1], numel)
-        return mean, scatter(own / unit, total.where, numel) if ctx.wants_own else None
+        return total.values / (unit * n), own / unit, total.where

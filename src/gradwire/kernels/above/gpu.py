@@ -1,11 +1,9 @@
-"""Elements beyond a threshold on a GPU: `_count` counts those of each tile, `_collect` writes them one after the other.
+"""Elements beyond a threshold on a GPU: `_count` marks and counts those of each tile, `_collect` writes them in order.
 
 Running sums say where those of a tile begin. The host waits for the last of each row: they say how long the payload is.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -13,63 +11,64 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
+from gradwire.kernels.candidates.gpu import bits_set, held_values, lowest_bit, mark
 from gradwire.kernels.counted.gpu import HEAD, empty, write_indices
 from gradwire.kernels.launch import launch
+from gradwire.kernels.select.gpu import sent_of, take_off
 from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
 
-TILE = 1024  # elements of a program
-
-
-class Sent(NamedTuple):
-    """What is taken off the new error, and the momentum that becomes zero there."""
-
-    factor: float
-    momentum: Tensor | None
-    momentum_stride: int
+TILE = 1024  # elements of a program that marks
+WORDS = 64  # of 32 marks, of a program that collects: it is one warp, which waits for nobody
 
 
 @triton.jit
-def _count(place, memory, threshold, counts, size: tl.constexpr):
-    """Compensate, keep that, and count what exceeds the threshold."""
+def _count(place, memory, threshold, counts, marks, size: tl.constexpr):
+    """Compensate, keep that, and mark and count what exceeds the threshold."""
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
     a, inside = take(place, worker, shard, tile, element, element < place[4], size)
     position = position_of(place, shard, element)
     a = compensated(a, memory, worker, position, inside)
     keep(a, memory, worker, position, inside)
-    tl.store(counts + tl.program_id(0), tl.sum((inside & ((tl.abs(a) <= threshold) == 0)).to(tl.int32), 0))
+    to = marks + tl.program_id(0).to(tl.int64) * (size // 8)
+    many = mark(to, inside & ((tl.abs(a) <= threshold) == 0), element, size)
+    tl.store(counts + tl.program_id(0), many)
 
 
 @triton.jit
-def _collect(place, memory, threshold, sums, data, stride, where, sent, bits: tl.constexpr, size: tl.constexpr):
-    """What exceeds the threshold: values to their row, places to one list; they are taken off the new error."""
-    program = tl.program_id(0)
-    start = tl.load(sums + program - 1, mask=program > 0, other=0)
-    if tl.load(sums + program) > start:
-        worker, shard, tile, row = tile_of(place)
-        element = tile * size + tl.arange(0, size)
-        a, inside = take(place, worker, shard, tile, element, element < place[4], size)
-        a = a.to(tl.float32)
-        chosen = inside & ((tl.abs(a) <= threshold) == 0)
-        one = chosen.to(tl.int32)
-        rank = tl.cumsum(one, 0) - one
-        tl.store(where + start + rank, element, mask=chosen)
-        own = a
-        begin = tl.load(sums + (program - tile) - 1, mask=program > tile, other=0)  # of the row
-        at = data + row.to(tl.int64) * stride + HEAD
-        slot = (start - begin).to(tl.int32) + rank
+def _collect(held, sums, marks, data, stride, where, sent, bits: tl.constexpr, words: tl.constexpr, size: tl.constexpr):
+    """What is marked: values to their row, places to one list; they are taken off the new error."""
+    tiles = held[5]
+    all_words = tiles * (size // 32)
+    programs = tl.cdiv(all_words, words)
+    row = tl.program_id(0) // programs
+    first = tl.program_id(0) % programs * words
+    number = first + tl.arange(0, words)
+    tile = row.to(tl.int64) * tiles  # the row's first
+    marks = marks.to(tl.pointer_type(tl.uint32)) + tile * (size // 32)
+    word = tl.load(marks + number, mask=number < all_words, other=0)
+    begin = tl.load(sums + tile - 1, mask=row > 0, other=0)
+    tile += first // (size // 32)
+    start = tl.load(sums + tile - 1, mask=tile > 0, other=0)
+    count = bits_set(word)
+    slot = tl.cumsum(count, 0) - count
+    data += row.to(tl.int64) * stride + HEAD
+    where += start
+    before = (start - begin).to(tl.int32)
+    while tl.max((word != 0).to(tl.int32), 0) > 0:
+        there = word != 0
+        lowest, rest = lowest_bit(word)
+        element = number * 32 + lowest
+        a = held_values(held, row, element, there)
+        tl.store(where + slot, element, mask=there)
         if bits == 16:
-            half = a.to(tl.float16)
-            own = half.to(tl.float32)
-            tl.store(at.to(tl.pointer_type(tl.float16)) + slot, half, mask=chosen)
+            tl.store(data.to(tl.pointer_type(tl.float16)) + (before + slot), a.to(tl.float16), mask=there)
         else:
-            tl.store(at.to(tl.pointer_type(tl.float32)) + slot, a, mask=chosen)
-        own = own * sent[0]
-        position = position_of(place, shard, element)
-        keep(a - own, memory, worker, position, chosen)
-        if sent[1] is not None:
-            at = sent[1] + worker.to(tl.int64) * sent[2] + position
-            tl.store(at, tl.zeros_like(a), mask=chosen & (own != 0))
+            tl.store(data.to(tl.pointer_type(tl.float32)) + (before + slot), a, mask=there)
+        if sent[0] is not None:
+            take_off(sent, a, row % held[3] * held[4] + element, row // held[3], there, bits)
+        slot += 1
+        word = rest
 
 
 def send_from(
@@ -83,17 +82,20 @@ def send_from(
 ) -> tuple[Tensor, Tensor]:
     device, rows, memory = source.buffer.device, source.rows * shards, memory_of(feedback)
     place = place_of(source, shards, shard, TILE)
+    if memory.out is None and place.firsts is not None:  # the second pass wants rows that lie together
+        out = torch.empty((source.rows, source.numel), device=device)
+        memory = memory._replace(out=out, out_stride=out.stride(0))
+    held = place if memory.out is None else place_of(Window.whole(memory.out), shards, shard, TILE)
     tally = torch.empty(rows * place.tiles, dtype=torch.int32, device=device)
-    launch(_count, tally.numel(), device, place, memory, threshold, tally, size=TILE)
+    marks = torch.empty((tally.numel(), TILE // 8), dtype=torch.uint8, device=device)
+    launch(_count, tally.numel(), device, place, memory, threshold, tally, marks, size=TILE)
     sums = tally.cumsum(0)
     ends = sums[place.tiles - 1 :: place.tiles].tolist()
     counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
     data, lengths = empty(counts, shard, value_bits, device)
     where = torch.empty(ends[-1], dtype=torch.int32, device=device)
-    held = place if feedback is None else place_of(Window.whole(feedback.out), shards, shard, TILE)
-    momentum = None if feedback is None else feedback.momentum
-    sent = Sent(factor, momentum, 0 if momentum is None else momentum.stride(0))
-    args = held, memory, threshold, sums, data, data.stride(0), where, sent
-    launch(_collect, tally.numel(), device, *args, bits=value_bits, size=TILE)
+    args = held, sums, marks, data, data.stride(0), where, sent_of(feedback, factor)
+    programs = rows * triton.cdiv(place.tiles * TILE, 32 * WORDS)
+    launch(_collect, programs, device, *args, warps=1, bits=value_bits, words=WORDS, size=TILE)
     write_indices(where, sums, place.tiles, max(counts), data, shard, value_bits)
     return data, lengths

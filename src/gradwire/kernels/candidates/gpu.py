@@ -130,6 +130,15 @@ def _limit(state, digit, rank):
 
 
 @triton.jit
+def mark(marks, chosen, element, size: tl.constexpr):
+    """Write a bit for each element of a tile, whether it is chosen; how many are."""
+    bit = tl.where(chosen, 65536 | (1 << (element & 7)), 0)
+    eight = tl.sum(tl.reshape(bit, (size // 8, 8)), 1)  # the marks, and how many there are
+    tl.store(marks + tl.arange(0, size // 8), (eight & 255).to(tl.uint8))
+    return tl.sum(eight >> 16, 0)
+
+
+@triton.jit
 def survey(place, memory, desk, listed, group: tl.constexpr, size: tl.constexpr):
     """Compensate, keep that, mark what reaches the limit, and count the marks."""
     worker, shard, tile, row = tile_of(place)
@@ -143,11 +152,7 @@ def survey(place, memory, desk, listed, group: tl.constexpr, size: tl.constexpr)
         state = desk_of(desk, row)
         bits = tl.where(inside, a, 0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
         chosen = live & (bits >= tl.load(state + LIMIT))
-        mark = tl.where(chosen, 65536 | (1 << (element & 7)), 0)
-        eight = tl.sum(tl.reshape(mark, (size // 8, 8)), 1)  # the marks, and how many there are
-        to = listed[0] + row.to(tl.int64) * listed[1] + tile * (size // 8)
-        tl.store(to + tl.arange(0, size // 8), (eight & 255).to(tl.uint8))
-        many = tl.sum(eight >> 16, 0)
+        many = mark(listed[0] + row.to(tl.int64) * listed[1] + tile * (size // 8), chosen, element, size)
         tl.atomic_add(state + GROUPS + tile * size // group, many, mask=many > 0, sem="relaxed")
 
 
@@ -160,12 +165,19 @@ def held_values(held, row, element, there):
 
 
 @triton.jit
-def _ones(word):
+def bits_set(word):
     """How many bits of 32 are set."""
     word -= (word >> 1) & 0x55555555
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
     word = (word + (word >> 4)) & 0x0F0F0F0F
     return ((word * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def lowest_bit(word):
+    """The number of the lowest bit that is set, and all others."""
+    lowest = word & (~word + 1)
+    return (lowest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127, word ^ lowest
 
 
 @triton.jit
@@ -190,17 +202,16 @@ def gather(held, desk, listed, k, group: tl.constexpr, chunk: tl.constexpr, size
         there = this * group + number * 32 < held[5] * size
         to = (marks + row.to(tl.int64) * marks_stride).to(tl.pointer_type(tl.uint32))
         word = tl.load(to + this * words + number, mask=there, other=0)
-        count = _ones(word)
+        count = bits_set(word)
         slot = before + tl.cumsum(count, 0) - count
         first = this * group + number * 32
         where += row.to(tl.int64) * room
         values += row.to(tl.int64) * room
         while tl.max((word != 0).to(tl.int32), 0) > 0:
-            lowest = word & (~word + 1)
-            element = first + ((lowest.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127)
-            tl.store(where + slot, element, mask=word != 0)
+            bit, rest = lowest_bit(word)
+            tl.store(where + slot, first + bit, mask=word != 0)
             slot += 1
-            word = word ^ lowest
+            word = rest
         tl.debug_barrier()
         end = before + tl.sum(count, 0)
         for start in range(before, end, words):

@@ -79,7 +79,7 @@ NOT_KEPT = Sent(None, 0, 1.0, None, 0)
 
 
 @triton.jit
-def _settle(sent, a, position, worker, there, value_bits: tl.constexpr):
+def take_off(sent, a, position, worker, there, value_bits: tl.constexpr):
     """Take what is sent of the compensated elements `a` off them."""
     out, out_stride, factor, momentum, momentum_stride = sent
     off = a
@@ -106,7 +106,7 @@ def _put(chosen, place, sent, row, a, element, larger, equal, larger_before, equ
     tl.store(where + to, element.to(tl.int64), mask=kept)
     if sent[0] is not None:
         position = row % place[3] * place[4] + element
-        _settle(sent, a, position, row // place[3], kept & (position < place[2]), bits)
+        take_off(sent, a, position, row // place[3], kept & (position < place[2]), bits)
 
 
 @triton.jit
@@ -294,11 +294,15 @@ def top_from(source: Window, feedback: Feedback | None, shards: int, shard: int,
 def send_from(
     source: Window, feedback: Feedback | None, shards: int, shard: int, k: int, value_bits: int, factor: float
 ) -> tuple[Tensor, Tensor]:
+    return _top(source, feedback, shards, shard, k, sent_of(feedback, factor), value_bits)
+
+
+def sent_of(feedback: Feedback | None, factor: float) -> Sent:
+    """What is taken off the new error, where there is one."""
     if feedback is None:
-        return _top(source, None, shards, shard, k, NOT_KEPT, 32)
+        return NOT_KEPT
     out, momentum = feedback.out, feedback.momentum
-    sent = Sent(out, out.stride(0), factor, momentum, 0 if momentum is None else momentum.stride(0))
-    return _top(source, feedback, shards, shard, k, sent, value_bits)
+    return Sent(out, out.stride(0), factor, momentum, 0 if momentum is None else momentum.stride(0))
 
 
 def _top(

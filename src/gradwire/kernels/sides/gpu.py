@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.blockwise.gpu import folded
 from gradwire.kernels.launch import launch
-from gradwire.kernels.select.gpu import top_from
+from gradwire.kernels.select.gpu import sent_of, top_from
 from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
 
 TILE = 1024  # elements of a program
@@ -33,16 +33,6 @@ class Lines(NamedTuple):
     where: Tensor
     k: int
     bad: Tensor  # whether a row is not finite
-
-
-class Sent(NamedTuple):
-    """What is taken off the new error, and the momentum that becomes zero."""
-
-    out: Tensor
-    out_stride: int
-    factor: float
-    momentum: Tensor | None
-    momentum_stride: int
 
 
 @triton.jit
@@ -150,8 +140,7 @@ def send_from(
     launch(_tidy, counts.numel(), device, lines, counts, chunks, shard, places, shares, size=CHUNK)
     means = _means(shares)
     if feedback is not None:
-        out, momentum = feedback.out, feedback.momentum
-        sent = Sent(out, out.stride(0), factor, momentum, 0 if momentum is None else momentum.stride(0))
+        sent = sent_of(feedback, factor)
         launch(_settle, counts.numel(), device, places, means, k, place, sent, chunks, size=CHUNK)
     return means.view(rows, 2), places
 

@@ -32,6 +32,13 @@ def one_launch(source: Window, feedback: Feedback | None = None, *, on_gpu: Call
     return fused(source.buffer.device) and one_pass(source, feedback, on_gpu=on_gpu)
 
 
+def compensate(source: Window, feedback: Feedback | None) -> tuple[Tensor, Tensor]:
+    """`Feedback.compensated` of a `one_launch` window, (rows, numel); and, (rows, 1), which rows are not finite."""
+    from gradwire.kernels.window import gpu
+
+    return gpu.compensate(source, feedback)
+
+
 def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:
     """`Window.read`, all spans in one call."""
     if len(window.spans) > 2:

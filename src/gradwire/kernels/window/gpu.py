@@ -312,6 +312,19 @@ def _write(values, stride, place, flag, size: tl.constexpr):
     put_checked(x, place, worker, shard, tile, element, live, flag, size)
 
 
+@triton.jit
+def _compensate(place, memory, bad, size: tl.constexpr):
+    """Compensate, and keep that; `bad` becomes 1 for workers whose vector is not finite."""
+    worker, shard, tile, _ = tile_of(place)
+    element = tile * size + tl.arange(0, size)
+    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
+    position = position_of(place, shard, element)
+    a = compensated(a, memory, worker, position, inside)
+    keep(a, memory, worker, position, inside)
+    wrong = tl.max((inside & (a * 0 != 0)).to(tl.int32), 0)
+    tl.store(bad + worker, 1, mask=wrong > 0)
+
+
 def fits(window: Window) -> bool:
     """Whether kernels can treat a window."""
     x = window.buffer
@@ -332,6 +345,19 @@ def write_spans(window: Window, values: Tensor) -> Flag:
     flag = torch.zeros((), device=values.device)
     launch(_write, window.rows * place.tiles, values.device, values, stride, place, flag, size=TILE)
     return flag
+
+
+def compensate(source: Window, feedback: Feedback | None) -> tuple[Tensor, Tensor]:
+    """What `feedback.out` holds then, or room for it; and, (rows, 1), which workers' vectors are not finite."""
+    device = source.buffer.device
+    out = torch.empty((source.rows, source.numel), device=device) if feedback is None else feedback.out
+    memory = memory_of(feedback)._replace(out=out, out_stride=stride_of(out))
+    place, bad = (
+        place_of(source, 1, source.numel, TILE),
+        torch.zeros((source.rows, 1), dtype=torch.uint8, device=device),
+    )
+    launch(_compensate, source.rows * place.tiles, device, place, memory, bad, size=TILE)
+    return out, bad.view(torch.bool)
 
 
 def place_of(window: Window, shards: int, shard: int, run: int, rows: int = 1) -> Place:
