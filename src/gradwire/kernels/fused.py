@@ -16,6 +16,7 @@ from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels import backend
 from gradwire.kernels.window import one_launch
+from gradwire.kernels.window.places import MOST
 
 
 class Rows(NamedTuple):
@@ -54,9 +55,7 @@ class Fused:
         """Whether the launches can treat rows of `numel` elements as they travel."""
         if not backend.fused(data.device):
             return False
-        from gradwire.kernels.window import gpu
-
-        return 0 < numel < gpu.MOST and bool(self._launch("serves", data)(self.form))
+        return 0 < numel < MOST and bool(self._launch("serves", data)(self.form))
 
     def encode_from(
         self,

@@ -15,7 +15,8 @@ from gradwire.kernels.candidates.gpu import bits_set, held_values, lowest_bit, m
 from gradwire.kernels.counted.gpu import HEAD, empty, write_indices
 from gradwire.kernels.launch import launch
 from gradwire.kernels.select.gpu import sent_of, take_off
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
+from gradwire.kernels.window.gpu import compensated, keep, position_of, take, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program that marks
 WORDS = 64  # of 32 marks, of a program that collects: it is one warp, which waits for nobody

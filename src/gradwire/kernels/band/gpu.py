@@ -19,7 +19,8 @@ from gradwire.kernels.band import WAYS
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.select.gpu import top_from
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
+from gradwire.kernels.window.gpu import compensated, keep, position_of, take, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program
 CHUNK = 1024  # sums of tiles that are added at a time

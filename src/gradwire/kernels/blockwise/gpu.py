@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gradwire.core.window import Feedback, Window
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import keep_there, memory_of, place_of, take_compensated, tile_of
+from gradwire.kernels.window.gpu import keep_there, take_compensated, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program, if a block is no longer; a thread holds few, so that many threads run
 HELD = 2048  # elements of a warp that finds a sum by halves: most halves are then added in its threads' registers

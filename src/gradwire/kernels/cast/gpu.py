@@ -11,7 +11,8 @@ from gradwire.core.window import Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.blockwise.gpu import block_tile
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import both, fits, place_of, position_of, put_checked, stride_of, take, tile_of
+from gradwire.kernels.window.gpu import both, position_of, put_checked, take, tile_of
+from gradwire.kernels.window.places import fits, place_of, stride_of
 
 TILE = 1024
 

@@ -13,7 +13,8 @@ from gradwire.kernels.blockwise.gpu import LARGEST, columns_of
 from gradwire.kernels.chunks import Agreed
 from gradwire.kernels.launch import launch
 from gradwire.kernels.select import top_from
-from gradwire.kernels.window.gpu import MOST, anywhere, fits, place_of, put, put_checked, tile_of
+from gradwire.kernels.window.gpu import anywhere, put, put_checked, tile_of
+from gradwire.kernels.window.places import MOST, fits, place_of
 
 TILE = 1024  # elements of a program, or of one chunk that is larger
 

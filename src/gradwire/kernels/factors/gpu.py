@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwire.kernels.backend import only
 from gradwire.kernels.factors.reference import SHIFT
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import MOST
+from gradwire.kernels.window.places import MOST
 
 Shapes = tuple[tuple[int, int], ...]
 SIZE = 2048  # elements of a program that knows no rows; and of a product of rows with themselves

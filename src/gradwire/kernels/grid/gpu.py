@@ -35,17 +35,8 @@ from gradwire.kernels.hadamard.reference import root_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import half, halves, keys_of
 from gradwire.kernels.trits.gpu import load_trits, pack_to
-from gradwire.kernels.window.gpu import (
-    compensated,
-    divided,
-    keep,
-    keep_there,
-    memory_of,
-    place_of,
-    put_checked,
-    take_compensated,
-    tile_of,
-)
+from gradwire.kernels.window.gpu import compensated, divided, keep, keep_there, put_checked, take_compensated, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 
 class Payload(NamedTuple):

@@ -21,7 +21,7 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.bitpack import packed_bytes
 from gradwire.kernels.indices.reference import block_count, index_bytes, index_width, parts
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import MOST
+from gradwire.kernels.window.places import MOST
 
 SIZE = 512  # entries of a program that writes, and marks of a piece
 PIECES = 512  # of a string, at most: longer ones have longer pieces

@@ -31,17 +31,8 @@ from gradwire.kernels.blockwise.gpu import (
 from gradwire.kernels.fused import rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.lookup.reference import Shares
-from gradwire.kernels.window.gpu import (
-    compensated,
-    divided,
-    keep,
-    keep_there,
-    memory_of,
-    place_of,
-    put_checked,
-    take_compensated,
-    tile_of,
-)
+from gradwire.kernels.window.gpu import compensated, divided, keep, keep_there, put_checked, take_compensated, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 SHIFT = tl.constexpr(16)  # of a pattern: what is left begins it
 EACH = 512  # elements of a warp

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gradwire.core.window import Window
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import fits, place_of, position_of, take, tile_of
+from gradwire.kernels.window.gpu import position_of, take, tile_of
+from gradwire.kernels.window.places import fits, place_of
 
 TILE = 1024
 

@@ -18,17 +18,8 @@ from gradwire.kernels.fused import Rows, rows_of
 from gradwire.kernels.launch import launch
 from gradwire.kernels.powers import reference
 from gradwire.kernels.random.gpu import keys_of, quick_word
-from gradwire.kernels.window.gpu import (
-    compensated,
-    divided,
-    keep,
-    memory_of,
-    place_of,
-    position_of,
-    put_checked,
-    take,
-    tile_of,
-)
+from gradwire.kernels.window.gpu import compensated, divided, keep, position_of, put_checked, take, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program
 MANTISSA = tl.constexpr(reference.MANTISSA)

@@ -26,7 +26,8 @@ from gradwire.kernels.launch import launch
 from gradwire.kernels.products import tiles
 from gradwire.kernels.products.matrices import Matrices
 from gradwire.kernels.products.tiles import Tiles
-from gradwire.kernels.window.gpu import Memory, compensated, fits, keep, memory_of
+from gradwire.kernels.window.gpu import compensated, keep
+from gradwire.kernels.window.places import Memory, fits, memory_of
 
 MOST_RANK = 32
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from gradwire.core.window import Flag, Window
 from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import MOST, Place, divided, place_of, places, put, put_checked, tile_of, write
+from gradwire.kernels.window.gpu import divided, places, put, put_checked, tile_of, write
+from gradwire.kernels.window.places import MOST, Place, place_of
 
 TILE = 2048  # elements of a program
 CHUNK = 128  # entries that are added at a time

@@ -45,7 +45,8 @@ from gradwire.kernels.candidates.gpu import (
     upper_digit,
 )
 from gradwire.kernels.launch import launch
-from gradwire.kernels.window.gpu import MOST, Memory, Place, compensated, keep, memory_of, place_of, position_of, take
+from gradwire.kernels.window.gpu import compensated, keep, position_of, take
+from gradwire.kernels.window.places import MOST, Memory, Place, memory_of, place_of
 
 SMALL = 8192  # elements of a row that one program can hold
 TILE = 1024  # elements of a program otherwise

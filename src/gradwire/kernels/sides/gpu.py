@@ -17,7 +17,8 @@ from gradwire.core.window import Feedback, Window
 from gradwire.kernels.blockwise.gpu import folded
 from gradwire.kernels.launch import launch
 from gradwire.kernels.select.gpu import sent_of, top_from
-from gradwire.kernels.window.gpu import compensated, keep, memory_of, place_of, position_of, take, tile_of
+from gradwire.kernels.window.gpu import compensated, keep, position_of, take, tile_of
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program
 CHUNK = 1024  # entries of a program

@@ -32,13 +32,12 @@ from gradwire.kernels.window.gpu import (
     divided,
     keep,
     keep_there,
-    memory_of,
-    place_of,
     put,
     put_checked,
     take_compensated,
     tile_of,
 )
+from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 2048  # elements of a program that knows no blocks
 BYTES = 1024  # of a program that counts votes

@@ -22,20 +22,8 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.support import Support
-from gradwire.kernels.window.gpu import (
-    compensated,
-    fits,
-    keep,
-    memory_of,
-    place_of,
-    places,
-    position_of,
-    put,
-    put_checked,
-    take,
-    tile_of,
-    write,
-)
+from gradwire.kernels.window.gpu import compensated, keep, places, position_of, put, put_checked, take, tile_of, write
+from gradwire.kernels.window.places import fits, memory_of, place_of
 
 TILE = 1024  # elements of a program
 ENTRIES = 128  # entries of a tile that are treated at a time

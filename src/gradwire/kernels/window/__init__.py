@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire.core.window import Feedback, Flag, Window, nonfinite_flag
 from gradwire.kernels.backend import CPU, GPU, fused, kind_of
+from gradwire.kernels.window.places import DTYPES, fits
 
 
 def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callable[[], bool] = lambda: False) -> bool:
@@ -21,9 +22,7 @@ def one_pass(source: Window, feedback: Feedback | None = None, *, on_gpu: Callab
     """
     kind = kind_of(source.buffer, *(() if feedback is None else (feedback,)))
     if kind == GPU:
-        from gradwire.kernels.window import gpu
-
-        return gpu.fits(source) and on_gpu()
+        return fits(source) and on_gpu()
     return kind == CPU and source.buffer.dtype == torch.float32 and source.numel > 0
 
 
@@ -50,7 +49,7 @@ def read(window: Window, dtype: torch.dtype = torch.float32) -> Tensor:
         if kind == GPU:
             from gradwire.kernels.window import gpu
 
-            if gpu.fits(window) and dtype in gpu.DTYPES:
+            if fits(window) and dtype in DTYPES:
                 return gpu.read_spans(window, dtype)
     return window.read(dtype)
 
@@ -61,7 +60,7 @@ def write(window: Window, values: Tensor) -> Flag:
     if kind == GPU:
         from gradwire.kernels.window import gpu
 
-        if gpu.fits(window) and values.dtype in gpu.DTYPES and values.stride(1) == 1:
+        if fits(window) and values.dtype in DTYPES and values.stride(1) == 1:
             return gpu.write_spans(window, values)
     if kind == CPU and len(window.spans) > 2 and window.buffer.dtype == values.dtype == torch.float32:
         from gradwire.kernels.window import cpu
