@@ -181,11 +181,15 @@ def utility(root: Path) -> str:
     )
 
 
+def bet(study: Study) -> list[tuple[int, str]]:
+    """How many of 200 beat FP16 by more than 5 %, and how: as measured, at a V100's memory speed, for nothing."""
+    wins = {str(row[0]): int(str(row[5])) for row in build("grid", study).rows}
+    return [max((w, n) for n, w in wins.items() if n.startswith(f"({case})")) for case in ("ii", "iii", "iv")]
+
+
 def _bet(study: Study) -> str:
     """How our bet stands: that with our strategies and encode times compression wins in most of them, against FP16."""
-    wins = {str(row[0]): row[5] for row in build("grid", study).rows}
-    best = {case: max((w, n) for n, w in wins.items() if n.startswith(f"({case})")) for case in ("ii", "iii", "iv")}
-    (now, how), (slower, _), (bound, _) = best.values()
+    (now, how), (slower, _), (bound, _) = bet(study)
     return (
         "Our bet was that bandwidth-optimal aggregation and fast kernels win in most of them, against FP16, by more "
         "than 5 %. With the encode times that we have measured on an H200 it is "

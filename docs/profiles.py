@@ -21,7 +21,7 @@ FILES = (  # a later one replaces what an earlier one says of the same codec, or
     "compute_h200-tasks_2026-11-15.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
     "encode_h200-triton-words_2026-11-15.jsonl",
-    "encode_h200-triton_2026-11-17.jsonl",
+    "encode_h200_2026-11-18.jsonl",
 )
 PREDICTIONS = "prediction_xeon_2026-11-15.jsonl"
 PRECISIONS = {"h200": "tf32", "h200-bf16": "bf16", "h200-fp32": "fp32"}
@@ -53,7 +53,7 @@ def measured() -> list[records.Record]:
     """The latest of everything."""
     latest: dict[tuple[object, ...], list[records.Record]] = {}
     for name in FILES:
-        found = records.load(ROOT / "results" / name)
+        found = [r for r in records.load(ROOT / "results" / name) if r.kind in (device.COMPUTE, device.ENCODE)]
         if name == FILES[0]:  # results/README.md says why
             found = [replace(r, outcome=r.outcome | {"peak_bytes": None}) for r in found]
         latest |= dict(grouped(found, _subject))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import io
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from gradwire.cli.demo import page
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.records import Record, load
 from gradwire.laboratory.bench import demo, encode
+from gradwire.laboratory.reproduce.study import Study
 from gradwire.planner.clock import Measured, Modelled
 from gradwire.planner.training import Run
 from gradwire.planner.tta import utility
@@ -258,7 +260,10 @@ def readme() -> str:
     path, records = newest()
     text = _filled((ROOT / "README.md").read_text(encoding="utf-8"), "demo", demo_block(path, records))
     text = _filled(text, "advice", advice_block())
-    return _filled(text, "tta", tta_block())
+    text = _filled(text, "tta", tta_block())
+    (wins, _), *_ = prediction.bet(Study())
+    said = f"; by our model, with what we measured on an H200, {wins} beat FP16 by more than 5 %: "
+    return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
 
 
 def _filled(text: str, name: str, block: str) -> str:
