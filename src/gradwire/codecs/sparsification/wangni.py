@@ -95,7 +95,7 @@ class Wangni(RowByRow):
         return rows.join(
             counts,
             step.view(1, 1),
-            write(x.gather(1, a), a, x.shape[1]),
+            write(x.gather(1, a), a, x.shape[1], steady=False),
             write_signs(x.gather(1, b), b, x.shape[1]),
         )
 
@@ -105,7 +105,7 @@ class Wangni(RowByRow):
         in_a, in_b = counts[0].tolist()
         if not in_a and not in_b:  # sent because τ is not finite
             return all_nan(data, numel)
-        values, sure = read(data[:, start:], numel, in_a)
+        values, sure = read(data[:, start:], numel, in_a, steady=False)
         start += support_bytes(numel, in_a)
         signed, drawn = read_signs(data[:, start:], numel, in_b, step)
         where, order = torch.cat((sure[0], drawn[0])).sort()
