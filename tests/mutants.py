@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant("hierarchical: owners change with the units", "collectives/hierarchical.py", "            if segment.name not in self.parts:\n", "            if True:\n", "topk"),
     Mutant("hierarchical: pieces of a tensor draw alike", "core/layout.py", 'f"{s.name}\\t{s.start}" if s.start else s.name', "s.name", "qsgd"),
     Mutant("hierarchical: bytes inside a node count as sent", "collectives/meter.py", "        if exchange.team is not None and exchange.team.inside:\n", "        if False:\n", "topk"),
-    Mutant("hierarchical: a bad share is noticed if it is the first", "engine.py", "flag = nonfinite_flag(out) if", "flag = nonfinite_flag(out[:, : out.shape[1] // self.per_node]) if", "topk"),
+    Mutant("hierarchical: a bad share is noticed if it is the first", "engine.py", "flags = (nonfinite_flag(out),)", "flags = (nonfinite_flag(out[:, : out.shape[1] // self.per_node]),)", "topk"),
     Mutant("topkc: permuted back by nobody", S + "topkc.py", "return mean[:, back], None if own is None else own[:, back]", "return mean, own", "topkc"),
     Mutant("topkc: each rank permutes by itself", S + "topkc.py", 'ctx.rng.common("permutation")', 'ctx.rng.of(ctx.ranks[:1], (0,)).private("permutation")', "topkc"),
     Mutant("powersgd: keeps its factor at another rank", "core/state.py", "fits = entry is not None and entry.tensor.shape == segment.shape", "fits = entry is not None", "powersgd"),

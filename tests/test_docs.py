@@ -41,6 +41,7 @@ GENERATED = [
     "docs/codecs/sparsification.md",
     "docs/encode.md",
     "docs/findings.md",
+    "docs/gpu.md",
     "docs/network.md",
     "docs/prediction.md",
     "docs/utility.md",

@@ -57,7 +57,7 @@ def size(
     Models:
       bert-base  bert-large  bert-small  densenet40  lstm-ptb  lstm-wikitext2  ncf  ncf-ml1m
       resnet101  resnet18-cifar10  resnet18-cifar100  resnet20  resnet50  resnet9  unet
-      vgg16-cifar10  vgg19  vgg19-200  vgg19bn-cifar10  vgg19bn-cifar100
+      vgg16  vgg16-cifar10  vgg19  vgg19-200  vgg19bn-cifar10  vgg19bn-cifar100
 
     \b
     Example:

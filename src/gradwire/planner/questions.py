@@ -195,7 +195,7 @@ def whatif(
     Example:
         >>> import gradwire
         >>> found = gradwire.whatif(
-        ...     sweep={"bandwidth": "1gbit:100gbit"}, codecs=["qsgd"], model="resnet50", batch=64, gpus=16
+        ...     sweep={"bandwidth": "1gbit:1000gbit"}, codecs=["qsgd"], model="resnet50", batch=64, gpus=16
         ... )
         >>> [curve.label for curve in found.curves]
         ['FP32 DDP', 'FP16 DDP', 'qsgd']
