@@ -25,6 +25,11 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 
+def mostly(*values, always=1):
+    """All of the values; those behind the first ones are left to the sweeps: the interpreter is slow."""
+    return [v if i < always else pytest.param(v, marks=pytest.mark.sweep) for i, v in enumerate(values)]
+
+
 @contextmanager
 def on_gpu():
     """Inside, kernels are Triton's."""

@@ -7,7 +7,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, check_steps, here, needs_triton, on_gpu
+from on_gpu import CUDA, back, check_steps, here, mostly, needs_triton, on_gpu
 
 import gradwire
 from gradwire.codecs.sparsification import _ragged
@@ -32,9 +32,9 @@ def both(run):
         return run(), wanted
 
 
-@pytest.mark.parametrize("values", [normal, awkward])
-@pytest.mark.parametrize("spans", [SPANS, ((0, 2810),), ((5, 6),)])
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("values", mostly(awkward, normal))
+@pytest.mark.parametrize("spans", mostly(SPANS, ((5, 6),), ((0, 2810),), always=2))
+@pytest.mark.parametrize("shards", mostly(3, 1))
 def test_what_exceeds_is_taken(shards, spans, values):
     """None, some, or all of it: zero is a threshold too, that zeros do not exceed."""
     source = Window(here(values(2, 2810)), spans)
@@ -75,7 +75,9 @@ def test_any_size(numel, threshold, seed, bits):
     assert same(*both(run))
 
 
-@pytest.mark.parametrize("spec", ["threshold(value=0.5)", "threshold(value=1.5, value_bits=16)", "threshold(value=9)"])
+@pytest.mark.parametrize(
+    "spec", mostly("threshold(value=1.5, value_bits=16)", "threshold(value=9)", "threshold(value=0.5)", always=2)
+)
 def test_the_fast_form_is_the_simple_one(spec, monkeypatch):
     codec, rng = gradwire.codec(spec), Random(3, 1, "unit", (0, 1), (0, 0))
     x = normal(2, 2810)
@@ -124,7 +126,7 @@ def cut(request, monkeypatch):
 SIZES = ((1, 1), (7, 3), (300, 1), (300, 100), (300, 300), (2000, 12), (140_000, 1), (140_000, 900))
 
 
-@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("bits", mostly(16, 32))
 @pytest.mark.parametrize("numel, k", SIZES)
 def test_rows_of_changing_size(cut, numel, k, bits):
     """Rows of k entries, of fewer, and of none, with anything behind their ends; and rows that begin anywhere."""
@@ -177,7 +179,7 @@ def test_rows_that_no_encoder_writes(cut, change):
         assert bool((where == numel).all())
 
 
-@pytest.mark.parametrize("spec", ["threshold(value=1.0)", pytest.param("threshold(value=9)", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("spec", mostly("threshold(value=9)", "threshold(value=1.0)"))
 def test_whole_steps_are_those_of_plain_torch(spec):
     check_steps(spec, "all_gather")
     check_steps(spec, "scatter_reduce_gather")
