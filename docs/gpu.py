@@ -33,8 +33,8 @@ SHOWN = 5  # kernels of a codec that misses its aim
 INTRO = """
 Times of one worker of four, beside the network, with error feedback: the gradients of a whole model as one unit. "As
 graphs" is what a step takes of a GPU that is busy with the backward pass; "launched" is kernel by kernel while the GPU
-waits, so that the host counts. Every kernel gives the bits of its plain form, on the same GPU
-(`pytest tests/gpu tests/kernels`); of matrix products, what the tests state.
+waits, so that the host counts. Kernels are held to the bits of their plain form (of matrix products, to what the tests
+state) in Triton's interpreter, and on an H200 as far as the [records of tests](../results/README.md) say.
 """
 
 

@@ -30,6 +30,21 @@ def mostly(*values, always=1):
     return [v if i < always else pytest.param(v, marks=pytest.mark.sweep) for i, v in enumerate(values)]
 
 
+def check_momentum(spec):
+    """The momentum of what is sent becomes zero, where plain torch says so."""
+    codec, window = gradwire.codec(spec), Window(here(normal(2, 900)), ((3, 403), (450, 850)))
+
+    def run():
+        feedback = Feedback(here(normal(2, 800, 4)), here(normal(2, 800, 5)), 0.3, 0.7, here(normal(2, 800, 6)))
+        payload = codec.encode_from(window, feedback, 3, 272, Random(3, 1, "unit", (0, 1), (5, 9)), 0.46)
+        return tuple(map(back, (payload.data, feedback.out, feedback.momentum)))
+
+    with backend.plain_torch():
+        wanted = run()
+    with on_gpu():
+        assert same(run(), wanted)
+
+
 @contextmanager
 def on_gpu():
     """Inside, kernels are Triton's."""

@@ -6,15 +6,21 @@ import math
 
 import pytest
 import torch
-from exact import awkward, normal, same
+from exact import awkward, normal
 from hypothesis import given, settings
-from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, here, mostly, needs_triton, on_gpu
+from on_gpu import (
+    ANYWHERE,
+    CUDA,
+    check,
+    check_anywhere,
+    check_momentum,
+    check_steps,
+    mostly,
+    needs_triton,
+)
 
 import gradwire
 from gradwire.core.codec import Codec
-from gradwire.core.random import Random
-from gradwire.core.window import Feedback, Window
-from gradwire.kernels import backend
 
 pytestmark = needs_triton
 SPANS = ((3, 700), (800, 801), (900, 900), (1000, 2803))
@@ -67,17 +73,4 @@ def test_nothing_falls_back(monkeypatch):
 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_the_momentum_of_what_is_sent_becomes_zero(bits):
-    codec, window = (
-        gradwire.codec(f"mstopk(ratio=0.1, rounds=4, value_bits={bits})"),
-        Window(here(normal(2, 900)), PARTS),
-    )
-
-    def run():
-        feedback = Feedback(here(normal(2, 800, 4)), here(normal(2, 800, 5)), 0.3, 0.7, here(normal(2, 800, 6)))
-        payload = codec.encode_from(window, feedback, 3, 272, Random(3, 1, "unit", (0, 1), (5, 9)), 0.46)
-        return tuple(map(back, (payload.data, feedback.out, feedback.momentum)))
-
-    with backend.plain_torch():
-        wanted = run()
-    with on_gpu():
-        assert same(run(), wanted)
+    check_momentum(f"mstopk(ratio=0.1, rounds=4, value_bits={bits})")

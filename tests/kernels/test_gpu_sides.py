@@ -6,15 +6,25 @@ import math
 
 import pytest
 import torch
-from exact import normal, same
+from exact import normal
 from hypothesis import given, settings
-from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, here, mostly, needs_triton, on_gpu
+from on_gpu import (
+    ANYWHERE,
+    CUDA,
+    check,
+    check_anywhere,
+    check_momentum,
+    check_steps,
+    here,
+    mostly,
+    needs_triton,
+    on_gpu,
+)
 
 import gradwire
 from gradwire.core.codec import Codec
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Window
-from gradwire.kernels import backend
 
 pytestmark = needs_triton
 SPANS = ((3, 700), (800, 801), (900, 900), (1000, 2803))
@@ -78,14 +88,4 @@ def test_nothing_falls_back(monkeypatch):
 
 
 def test_the_momentum_of_what_is_sent_becomes_zero():
-    codec, window = gradwire.codec("adaptivethreshold(ratio=0.1)"), Window(here(normal(2, 900)), ((3, 403), (450, 850)))
-
-    def run():
-        feedback = Feedback(here(normal(2, 800, 4)), here(normal(2, 800, 5)), 0.3, 0.7, here(normal(2, 800, 6)))
-        payload = codec.encode_from(window, feedback, 3, 272, Random(3, 1, "unit", (0, 1), (5, 9)), 0.46)
-        return tuple(map(back, (payload.data, feedback.out, feedback.momentum)))
-
-    with backend.plain_torch():
-        wanted = run()
-    with on_gpu():
-        assert same(run(), wanted)
+    check_momentum("adaptivethreshold(ratio=0.1)")

@@ -15,7 +15,7 @@ from gradwire.kernels.candidates.gpu import bits_set, held_values, lowest_bit, m
 from gradwire.kernels.counted.gpu import HEAD, empty, write_indices
 from gradwire.kernels.launch import launch
 from gradwire.kernels.select.gpu import sent_of, take_off
-from gradwire.kernels.window.gpu import compensated, keep, position_of, take, tile_of
+from gradwire.kernels.window.gpu import compensated_tile, keep
 from gradwire.kernels.window.places import memory_of, place_of
 
 TILE = 1024  # elements of a program that marks
@@ -25,11 +25,7 @@ WORDS = 64  # of 32 marks, of a program that collects: it is one warp, which wai
 @triton.jit
 def _count(place, memory, threshold, counts, marks, size: tl.constexpr):
     """Compensate, keep that, and mark and count what exceeds the threshold."""
-    worker, shard, tile, _ = tile_of(place)
-    element = tile * size + tl.arange(0, size)
-    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    worker, _shard, _tile, _row, element, position, inside, a = compensated_tile(place, memory, size)
     keep(a, memory, worker, position, inside)
     to = marks + tl.program_id(0).to(tl.int64) * (size // 8)
     many = mark(to, inside & ((tl.abs(a) <= threshold) == 0), element, size)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.window.gpu import compensated, keep, position_of, take, tile_of
+from gradwire.kernels.window.gpu import compensated, compensated_tile, keep
 
 # where the numbers of a row's desk stand, all zero at first
 TOTAL = tl.constexpr(0)  # how many are marked
@@ -141,12 +141,8 @@ def mark(marks, chosen, element, size: tl.constexpr):
 @triton.jit
 def survey(place, memory, desk, listed, group: tl.constexpr, size: tl.constexpr):
     """Compensate, keep that, mark what reaches the limit, and count the marks."""
-    worker, shard, tile, row = tile_of(place)
-    element = tile * size + tl.arange(0, size)
+    worker, _shard, tile, row, element, position, inside, a = compensated_tile(place, memory, size)
     live = element < place[4]
-    a, inside = take(place, worker, shard, tile, element, live, size)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
     keep(a, memory, worker, position, inside)
     if listed is not None:
         state = desk_of(desk, row)

@@ -22,7 +22,7 @@ from gradwire.kernels.backend import only
 from gradwire.kernels.launch import launch
 from gradwire.kernels.random.gpu import keys_of, word
 from gradwire.kernels.support import Support
-from gradwire.kernels.window.gpu import compensated, keep, places, position_of, put, put_checked, take, tile_of, write
+from gradwire.kernels.window.gpu import compensated_tile, keep, places, put, put_checked, tile_of, write
 from gradwire.kernels.window.places import fits, memory_of, place_of
 
 TILE = 1024  # elements of a program
@@ -104,11 +104,7 @@ def _draw_run(noise, drawn, numel, room, few: tl.constexpr):
 @triton.jit
 def _first(place, memory, taken, size: tl.constexpr):
     """The compensated elements of this program's tile, and whether they are finite: worker, shard, tile, …"""
-    worker, shard, tile, _ = tile_of(place)
-    element = tile * size + tl.arange(0, size)
-    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    worker, shard, tile, _row, _element, position, inside, a = compensated_tile(place, memory, size)
     wrong = tl.sum(tl.where(inside, a * 0, 0.0), 0)
     tl.store(taken[1] + worker, wrong, mask=wrong != wrong)  # all programs that find one write the same
     return worker, shard, tile, position, inside, a

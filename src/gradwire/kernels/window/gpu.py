@@ -259,6 +259,19 @@ def write(values, at, inside, flag):
 
 
 @triton.jit
+def compensated_tile(place, memory, size: tl.constexpr):
+    """This program's tile, for kernels that know no blocks, with what a memory adds.
+
+    Worker, shard, tile and row; then of the elements: which they are, where, which there are, and the gradients.
+    """
+    worker, shard, tile, row = tile_of(place)
+    element = tile * size + tl.arange(0, size)
+    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
+    position = position_of(place, shard, element)
+    return worker, shard, tile, row, element, position, inside, compensated(a, memory, worker, position, inside)
+
+
+@triton.jit
 def _read(place, out, stride, size: tl.constexpr):
     worker, shard, tile, _ = tile_of(place)
     element = tile * size + tl.arange(0, size)
@@ -278,11 +291,7 @@ def _write(values, stride, place, flag, size: tl.constexpr):
 @triton.jit
 def _compensate(place, memory, bad, size: tl.constexpr):
     """Compensate, and keep that; `bad` becomes 1 for workers whose vector is not finite."""
-    worker, shard, tile, _ = tile_of(place)
-    element = tile * size + tl.arange(0, size)
-    a, inside = take(place, worker, shard, tile, element, element < place[4], size)
-    position = position_of(place, shard, element)
-    a = compensated(a, memory, worker, position, inside)
+    worker, _shard, _tile, _row, _element, position, inside, a = compensated_tile(place, memory, size)
     keep(a, memory, worker, position, inside)
     wrong = tl.max((inside & (a * 0 != 0)).to(tl.int32), 0)
     tl.store(bad + worker, 1, mask=wrong > 0)

@@ -47,8 +47,6 @@ class Bucket:
         pieces = zip(self.layout.split(self.flat), self.layout.segments, strict=True)
         return [piece.view(segment.shape) for piece, segment in pieces]
 
-    parameters = gradients  # of the same shapes
-
 
 def measure(
     name: str, x: Tensor, layout: Layout, workers: int, repeats: int, clocked: Callable[[Callable[[], object]], float]
