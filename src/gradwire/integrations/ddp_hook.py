@@ -19,7 +19,8 @@ from gradwire.engine import Engine
 class Attached(Protocol):
     """What takes the buckets: the handle that `attach` returns."""
 
-    engine: Engine
+    @property
+    def engine(self) -> Engine: ...
 
     def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]: ...
 

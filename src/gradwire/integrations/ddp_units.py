@@ -31,6 +31,11 @@ class Bucket:
     layout: Layout
     future: torch.futures.Future[Tensor]
 
+    def finish(self, _mean: Tensor | None = None) -> None:
+        """The result is in the buffer: tell DDP, once."""
+        if not self.future.done():
+            self.future.set_result(self.buffer)
+
 
 class Units:
     """The units of one step, as they become complete; and those of the last step, to be saved.
@@ -88,9 +93,9 @@ class Units:
         return arrived.future
 
     def end_step(self) -> None:
-        """Wait for the session, so that state is settled, and make room for the next step."""
+        """Wait for the means, and make room for the next step."""
         try:
-            self.session.wait()
+            self.session.wait_for_means()
         finally:
             self.plan = tuple(self._launched)
             self._buckets, self._where, self._launched = [], {}, []
@@ -120,7 +125,7 @@ class Units:
         """Hand a unit to the session: a bucket where it lies, or tensors of several joined and put back."""
         home = self._where[unit[0]]
         if home.layout.names == unit:
-            self.session.reduce(home.buffer, home.layout, home.buffer, more=more)
+            self.session.reduce(home.buffer, home.layout, home.buffer, home.finish, more)
             return
         layout = Layout.of((n, self._shapes[n]) for n in unit)
         pieces = {n: p for b in self._buckets for n, p in zip(b.layout.names, b.layout.split(b.buffer), strict=True)}
@@ -130,6 +135,5 @@ class Units:
 
 
 def _finish(buckets: list[Bucket]) -> None:
-    """The results are in the buckets: tell DDP."""
     for bucket in buckets:
-        bucket.future.set_result(bucket.buffer)
+        bucket.finish()

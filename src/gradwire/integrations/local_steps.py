@@ -176,7 +176,8 @@ class LocalSteps:
             for unit, difference in zip(self._units, differences, strict=True):
                 self._session.reduce(difference, unit.layout, difference)
             self._session.commit()
-            self._session.wait()
+            self._session.wait_for_means()
+            self._session.settle()
             for unit, mean in zip(self._units, differences, strict=True):
                 unit.move_to(unit.anchor - mean)
 

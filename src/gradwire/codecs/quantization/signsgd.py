@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gradwire.codecs.quantization._signs import SignCodec
-from gradwire.core.codec import Combine, Traits, register
+from gradwire.core.codec import Combine, Flag, Traits, register
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.core.window import Feedback, Running, Window
@@ -62,6 +62,11 @@ class SignSGD(SignCodec):
 
     def combine(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
         return self.decode(self._majority(payload, numel, rng, groups), numel, rng)
+
+    def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
+        if not signs.in_one_pass(target):
+            return super().combine_to(payload, target, rng, factor)
+        return self.decode_to(self._majority(payload, target.numel, rng, 1), target, target.numel, rng, factor)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
