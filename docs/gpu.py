@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gradwire.core.baselines import PLAIN
+from gradwire.core.intervals import ratio
 from gradwire.core.records import Record, load
 from gradwire.laboratory.bench import encode, iteration
 
@@ -114,16 +115,18 @@ def _iterations(root: Path, source: Source) -> str:
         for command in dict.fromkeys(r.command for r in records):
             group = [r for r in records if r.command == command]
             what = group[0].what
-            plain = next(r.outcome["busy_seconds"] for r in group if r.what["configuration"] == PLAIN)
+            ddp = next(r for r in group if r.what["configuration"] == PLAIN)
+            plain = ddp.outcome["busy_seconds"]
             text += (
                 f"### {what['model']}, batch {what['batch']}, {what['precision']}, {what['exchange']}\n\n"
                 f"{source(path, group[-1])}\n"
-                "| configuration | ms (p20-p80) | / fp32 DDP | GPU at work, ms | / fp32 DDP |\n|---|---|---|---|---|\n"
+                "| configuration | ms (p20-p80) | / fp32 DDP (95 %) | GPU at work, ms | / fp32 DDP |\n"
+                "|---|---|---|---|---|\n"
             )
             for r in group:
                 q, busy = r.quantiles, r.outcome["busy_seconds"]
                 work = "– | –" if busy is None or plain is None else f"{1e3 * busy:.2f} | {busy / plain:.3f}"
                 spread = f"{1e3 * q.p50:.2f} ({1e3 * q.p20:.2f}-{1e3 * q.p80:.2f})"
-                text += f"| {r.what['configuration']} | {spread} | {r.outcome['over_ddp']:.3f} | {work} |\n"
+                text += f"| {r.what['configuration']} | {spread} | {ratio(r.samples, ddp.samples)} | {work} |\n"
             text += "\n"
     return text

@@ -9,9 +9,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.collectives import c10d
+from gradwire.core import intervals
 from gradwire.core.baselines import BASELINES, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
-from gradwire.core.records import Quantiles, Record
+from gradwire.core.records import Record
 from gradwire.laboratory.bench import iteration
 from gradwire.laboratory.bench.echo import echo
 
@@ -24,7 +25,8 @@ def quick(monkeypatch):
 
 def test_all_take_turns_in_one_process(quick):
     plan = iteration.Plan(model="shapes", batch=2, codecs=("blockint(bits=8)", "topk"), turns=2)
-    found = iteration.measure(plan)
+    turns = []
+    found = iteration.measure(plan, lambda: turns.append(1))
     assert [m.configuration for m in found] == [*BASELINES, "blockint(bits=8)", "topk"]
     assert all(len(m.samples) == 2 and min(m.samples) > 0 for m in found)
     assert [m.graphs is None for m in found] == [True] * 4 + [False] * 2
@@ -33,14 +35,17 @@ def test_all_take_turns_in_one_process(quick):
     assert all(Record.from_json(r.to_json()) == r for r in records)
     over = {r.what["configuration"]: r.outcome for r in records}
     assert over[NOTHING]["over_no_exchange"] == over[PLAIN]["over_ddp"] == 1
-    ours, plain = (Quantiles.of(found[i].samples).p50 for i in (5, 1))
-    assert over["topk"]["over_ddp"] == ours / plain
+    assert over["topk"]["over_ddp"] == intervals.ratio(found[5].samples, found[1].samples).middle
+    assert len(turns) == iteration.rounds(plan) == 2
 
 
 @pytest.mark.sweep
 def test_processes_share_a_device():
     plan = iteration.Plan(model="shapes", batch=2, codecs=("efsignsgd",), exchange="gloo", workers=2, turns=1)
-    assert [m.configuration for m in iteration.measure(plan)] == [*BASELINES, "efsignsgd"]
+    turns = []
+    found = iteration.measure(plan, lambda: turns.append(1))
+    assert [m.configuration for m in found] == [*BASELINES, "efsignsgd"]
+    assert len(turns) == iteration.rounds(plan)
 
 
 def test_the_command_repeats_the_measurement():

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -79,7 +79,10 @@ def iteration(
         device=device,
         turns=turns,
     )
-    found = experiment.to_records(plan, experiment.measure(plan))
+    with bars() as progress:
+        bar = progress.add_task("turns", total=experiment.rounds(plan))
+        measured = experiment.measure(plan, lambda: progress.advance(bar))
+    found = experiment.to_records(plan, measured)
     if record is not None:
         records.append(record, found)
     emit(summary(plan.command, found), as_json, lambda: table(found))
@@ -97,7 +100,11 @@ def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
 
 def table(found: Sequence[Record]) -> RenderableType:
     """One line a configuration."""
-    shown = Table(box=SIMPLE_HEAD, caption="medians of one run; configurations take turns", caption_justify="left")
+    shown = Table(
+        box=SIMPLE_HEAD,
+        caption="medians of one run; configurations take turns, and ratios are of turns side by side",
+        caption_justify="left",
+    )
     for heading in HEADINGS:
         shown.add_column(heading, justify="left" if heading == "configuration" else "right", no_wrap=True)
     for record in found:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from gradwire.core.baselines import BASELINES, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
+from gradwire.core.intervals import ratio
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
@@ -33,6 +34,7 @@ ECHO, GLOO = "echo", "gloo"
 TURN = 4  # iterations until the next configuration has its turn
 WARM = 5  # turns that do not count: DDP orders its buckets, kernels are compiled and captured
 TIMEOUT = 1800.0
+OVER = {"no_exchange": NOTHING, "ddp": PLAIN}  # what a configuration's time is divided by, by field of its record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,25 +88,37 @@ class Measured:
     busy: float | None = None  # seconds of an iteration in which a GPU was at work
 
 
-def measure(plan: Plan) -> list[Measured]:
-    """All configurations of a plan; of several processes, the slowest counts."""
+def measure(plan: Plan, on_turn: Callable[[], None] = lambda: None) -> list[Measured]:
+    """All configurations of a plan; of several processes, the slowest counts.
+
+    Args:
+        plan: what to measure.
+        on_turn: called when all configurations have had a turn: `rounds(plan)` times.
+    """
     if plan.exchange == ECHO:
         with echo(plan.workers):
-            return train(None, plan)
-    ranks: list[list[Measured]] = launch(train, plan.workers, (plan,), TIMEOUT)
+            return train(None, plan, on_turn)
+    seen_by = lambda rank, _: on_turn() if rank == 0 else None  # noqa: E731
+    ranks: list[list[Measured]] = launch(train, plan.workers, (plan,), TIMEOUT, on_message=seen_by)
     return [
         replace(one, samples=tuple(map(max, zip(*(o.samples for o in (one, *others)), strict=True))))
         for one, *others in zip(*ranks, strict=True)
     ]
 
 
-def train(rank: Rank | None, plan: Plan) -> list[Measured]:
+def rounds(plan: Plan) -> int:
+    """How many turns each configuration has, those that do not count included."""
+    return WARM + plan.turns
+
+
+def train(rank: Rank | None, plan: Plan, on_turn: Callable[[], None] = lambda: None) -> list[Measured]:
     """What one process does and sees, over the default process group."""
     with compute.arithmetic(plan.precision):
         runs = [_Run(name, plan) for name in plan.configurations]
-        for _ in range(WARM + plan.turns):
+        for _ in range(rounds(plan)):
             for run in runs:
                 run.turn()
+            on_turn() if rank is None else rank.report("turn")
         return [Measured(run.name, tuple(run.samples[WARM:]), run.graphs, run.busy()) for run in runs]
 
 
@@ -160,7 +174,7 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
     commit, dirty = environment.commit()
     common = {"model": plan.model, "batch": plan.batch, "exchange": plan.exchange, "workers": plan.workers}
     common |= {"precision": plan.precision, "device": plan.device}
-    plain = {m.configuration: Quantiles.of(m.samples).p50 for m in measured}
+    samples = {m.configuration: m.samples for m in measured}
     return [
         Record(
             kind=KIND,
@@ -174,13 +188,10 @@ def to_records(plan: Plan, measured: Sequence[Measured]) -> list[Record]:
             quantiles=Quantiles.of(m.samples),
             samples=m.samples,
             outcome={
-                **{f"over_{key}": plain[m.configuration] / plain[base] for key, base in OVER.items()},
+                **{f"over_{key}": ratio(m.samples, samples[base]).middle for key, base in OVER.items()},
                 "graphs": m.graphs,
                 "busy_seconds": m.busy,
             },
         )
         for m in measured
     ]
-
-
-OVER = {"no_exchange": NOTHING, "ddp": PLAIN}  # what a configuration's time is divided by, by field of its record

@@ -1,0 +1,56 @@
+"""How sure a number is: the interval that holds the median of what was measured, by order statistics.
+
+Nothing is assumed of how values are spread. Of n of them, the k-th smallest and the k-th largest enclose the median
+unless fewer than k fall on one side of it, which coins would tell the chance of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.core.records import quantile
+
+SURE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median, and between which values it lies.
+
+    >>> print(median([1.02, 1.01, 1.04, 1.03, 1.02, 1.01, 1.05]))
+    1.020 (1.010 to 1.050)
+    """
+
+    middle: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def median(values: Sequence[float], sure: float = SURE) -> Interval:
+    """The median of the values, and an interval that holds the true one with probability `sure`.
+
+    With fewer than six values no interval does at 95 %: it is then the least and the greatest.
+    """
+    ordered = sorted(values)
+    n, beyond, k = len(ordered), 0.0, 0
+    while k < n // 2:  # the chance that at most k of n coins show heads, twice
+        beyond += 2 * math.comb(n, k) / 2**n
+        if beyond > 1 - sure:
+            break
+        k += 1
+    first = max(k - 1, 0)
+    return Interval(quantile(ordered, 0.5), ordered[first], ordered[n - 1 - first])
+
+
+def ratio(values: Sequence[float], others: Sequence[float]) -> Interval:
+    """The median of values over others that were measured beside them, pair by pair.
+
+    >>> print(ratio([2.0, 4.4, 6.0], [2.0, 4.0, 5.0]))
+    1.100 (1.000 to 1.200)
+    """
+    return median([value / other for value, other in zip(values, others, strict=True)])
