@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,7 +80,7 @@ def iteration(
         device=device,
         turns=turns,
     )
-    with bars() as progress:
+    with bars(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("turns", total=experiment.rounds(plan))
         measured = experiment.measure(plan, lambda: progress.advance(bar))
     found = experiment.to_records(plan, measured)
@@ -102,7 +103,7 @@ def table(found: Sequence[Record]) -> RenderableType:
     """One line a configuration."""
     shown = Table(
         box=SIMPLE_HEAD,
-        caption="medians of one run; configurations take turns, and ratios are of turns side by side",
+        caption="medians of one run; ratios are of turns side by side",
         caption_justify="left",
     )
     for heading in HEADINGS:
