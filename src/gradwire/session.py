@@ -4,12 +4,10 @@
     session.begin_step(loss_scale, learning_rate)
     session.reduce(gradient, layout, gradient)      # for each unit, in the same order on all ranks
     session.commit()                                # all units of the step have been handed in
-    session.wait_for_means()
+    session.wait()
 
 The units of a step take the lanes of a channel in turn, see `collectives.channel`. Each lane's thread alone talks to
 its process group. After a failure nothing more is sent: the ranks no longer agree.
-
-The memories are written behind the means, while training goes on; `settle` waits for that, and the next step does.
 """
 
 from __future__ import annotations
@@ -87,7 +85,6 @@ class Session:
         self._held: list[Handed] = []  # tiny units that wait for the next one
         self._launched = 0  # units, or tiny ones with another, in this step
         self._results: dict[int, list[UnitResult]] = {}  # by their number, of this step
-        self._means = 0  # number of the job after which the step's means are there
         self.alone = engine.workers == 1
         if self.alone:
             return
@@ -108,7 +105,6 @@ class Session:
             loss_scale: what the loss was multiplied by. One that is not finite is ignored.
             learning_rate: what the gradient will be multiplied by. One of 0 is ignored.
         """
-        self.settle()
         self.raise_error()
         if learning_rate > 0 and math.isfinite(loss_scale):
             self.engine.begin_step(loss_scale, learning_rate)
@@ -179,42 +175,30 @@ class Session:
         """Say that all units of the step are handed in. The memories are then written, if all results are finite.
 
         Args:
-            then: called before that, when all means are there, on the first lane's thread.
+            then: called after that, on the first lane's thread.
         """
         if self._held:
             self._launch()
         self._launched = 0
-        self._means = self._lanes[0].executor.submit(partial(self._deliver, then))
-        self._lanes[0].executor.submit(self._finish_step)
+        self._lanes[0].executor.submit(partial(self._commit, then))
 
-    def _deliver(self, then: Callable[[], None]) -> None:
+    def _commit(self, then: Callable[[], None]) -> None:
         for lane in self._lanes[1:]:
             lane.executor.wait()
-        then()
-
-    def _finish_step(self) -> None:
         self.engine.finish_step([result for _, results in sorted(self._results.items()) for result in results])
         self._results = {}
         self.steps += 1
+        then()
 
-    def wait_for_means(self) -> None:
-        """Wait until the means of a committed step are there; raise what the first failing unit raised."""
-        self._join(self._means)
+    def wait(self) -> None:
+        """Wait until all that was handed in is done; raise what the first failing unit raised."""
+        for lane in self._lanes:
+            lane.executor.join()
+            if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
+                break
         if self._errors:
             self._held, self._results = [], {}
         self.raise_error()
-
-    def settle(self) -> None:
-        """Wait until all that was handed in is done, and the memories are written."""
-        if not self.alone:
-            self._join()
-
-    def _join(self, means: int | None = None) -> None:
-        """Wait for all lanes; or for the first one's job with this number, which waits for the others."""
-        for lane in self._lanes[: None if means is None else 1]:
-            lane.executor.join(means)
-            if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
-                break
 
     def raise_error(self) -> None:
         """Raise what an earlier unit raised: nothing more is sent after it. A failure here comes before a peer's."""
@@ -259,7 +243,6 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values, keyed by parameter name."""
-        self.settle()
         return checkpoint.save(self.engine)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -268,12 +251,10 @@ class Session:
         Args:
             state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
         """
-        self.settle()
         checkpoint.load(self.engine, state)
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since this was made. Seconds are of the host's clock, and None on an accelerator."""
-        self.settle()
         engine, drivers = self.engine, [] if self.alone else self._drivers
         norms = _norms(engine)
         meters = [driver.meter for driver in drivers]

@@ -38,30 +38,27 @@ class Executor:
     def __init__(self, name: str, device: torch.device) -> None:
         self.error: Exception | None = None
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._changed = threading.Condition()
-        self._submitted = self._ended = 0
+        self._idle = threading.Condition()
+        self._open = 0
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
         _all.add(self)
 
-    def submit(self, job: Callable[[], None]) -> int:
-        """Queue a job, and number it. On an accelerator it starts after the work now queued on the current stream."""
+    def submit(self, job: Callable[[], None]) -> None:
+        """Queue a job. On an accelerator it starts after the work now queued on the current stream."""
         ready = None
         if self._stream is not None:
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record(torch.cuda.current_stream(self._stream.device))
-        with self._changed:
-            self._submitted += 1
-            number = self._submitted
+        with self._idle:
+            self._open += 1
         self._jobs.put(lambda: self._on_stream(job, ready))
-        return number
 
-    def join(self, number: int | None = None) -> None:
-        """Return when all jobs have ended; or those up to a number."""
-        with self._changed:
-            last = self._submitted if number is None else number
-            self._changed.wait_for(lambda: self._ended >= last)
+    def join(self) -> None:
+        """Return when all jobs have ended."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._open == 0)
 
     def wait(self) -> None:
         """Return when all jobs have ended; raise what the first failing one raised."""
@@ -104,7 +101,7 @@ class Executor:
                 job()
         except Exception as problem:
             self.error = problem
-        with self._changed:
-            self._ended += 1
-            self._changed.notify_all()
+        with self._idle:
+            self._open -= 1
+            self._idle.notify_all()
         return True

@@ -137,7 +137,7 @@ class Handle:
         if optimizer is None and (engine.memory.by_learning_rate or engine.steering is not None):
             who = f"memory {to_spec(engine.memory)!r}" if engine.memory.by_learning_rate else "a controller"
             raise ConfigError(f"attach: {who} follows the learning rate; pass optimizer=...")
-        self.mode = mode
+        self.engine, self.mode = engine, mode
         self._model = weakref.ref(model)
         self._group = model.process_group
         self._optimizer, self._scaler = optimizer, scaler
@@ -150,12 +150,6 @@ class Handle:
         device = next(iter(parameters.values())).device
         self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}")
         self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
-
-    @property
-    def engine(self) -> Engine:
-        """Codec, memory and strategy; the last step is settled."""
-        self._session.settle()
-        return self._session.engine
 
     # ---------------------------------------------------------------- what DDP calls
 
@@ -184,7 +178,7 @@ class Handle:
         """The only rank sends nothing, but its controller watches."""
         if bucket.index() == 0:
             self._begin_step()
-        self._session.engine.watch(bucket.buffer()[None], self._units.layout(bucket))
+        self.engine.watch(bucket.buffer()[None], self._units.layout(bucket))
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
@@ -192,7 +186,7 @@ class Handle:
     def _begin_step(self) -> None:
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0
         self._rate = self._learning_rate()
-        self._session.begin_step(scale, self._rate if self._session.engine.memory.by_learning_rate else 1.0)
+        self._session.begin_step(scale, self._rate if self.engine.memory.by_learning_rate else 1.0)
 
     def _learning_rate(self) -> float:
         return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])

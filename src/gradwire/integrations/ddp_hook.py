@@ -19,8 +19,7 @@ from gradwire.engine import Engine
 class Attached(Protocol):
     """What takes the buckets: the handle that `attach` returns."""
 
-    @property
-    def engine(self) -> Engine: ...
+    engine: Engine
 
     def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]: ...
 

@@ -93,9 +93,13 @@ class Units:
         return arrived.future
 
     def end_step(self) -> None:
-        """Wait for the means, and make room for the next step."""
+        """Wait for the session, so that state is settled, and make room for the next step.
+
+        Memories could be written later, while training goes on. But while a lane captures a graph nobody may wait for
+        the device, and while somebody else does no lane may allocate: lanes work in the backward pass only.
+        """
         try:
-            self.session.wait_for_means()
+            self.session.wait()
         finally:
             self.plan = tuple(self._launched)
             self._buckets, self._where, self._launched = [], {}, []

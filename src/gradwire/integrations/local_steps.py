@@ -176,8 +176,7 @@ class LocalSteps:
             for unit, difference in zip(self._units, differences, strict=True):
                 self._session.reduce(difference, unit.layout, difference)
             self._session.commit()
-            self._session.wait_for_means()
-            self._session.settle()
+            self._session.wait()
             for unit, mean in zip(self._units, differences, strict=True):
                 unit.move_to(unit.anchor - mean)
 
