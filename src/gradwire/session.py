@@ -128,9 +128,11 @@ class Session:
         """
         target = torch.empty_like(x) if out is None else out
         self.engine.announce(layout)
-        scratch = target.data_ptr() == x.data_ptr()
-        program = self.engine.reduce(x[None], layout, target[None], scratch=scratch)
-        return self._submit(program, target, then, more)
+        return self._submit(self._program(x, layout, target), target, then, more)
+
+    def _program(self, x: Tensor, layout: Layout, out: Tensor) -> Program[UnitResult]:
+        scratch = out.data_ptr() == x.data_ptr()
+        return (yield from self.engine.reduce(x[None], layout, out[None], scratch=scratch))
 
     def reduce_scatter(self, x: Tensor, layout: Layout, out: Tensor) -> Future[Tensor]:
         """Hand in a unit, of whose mean each rank gets one shard.

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -72,6 +73,10 @@ class Payload:
         """
         if self.lengths is not None:
             return int(self.lengths[row]) + 8
+        return self._fixed
+
+    @cached_property
+    def _fixed(self) -> int:  # asked for again in each replayed step
         return math.prod(self.data.shape[1:]) * self.data.element_size()
 
 
@@ -210,6 +215,8 @@ class Scatter:
     @property
     def payload_bytes(self) -> int:
         """What of the first worker's own gradient goes into the exchange."""
+        if self.payload.lengths is None:
+            return self.workers * self.payload.row_bytes(0)
         return sum(self.payload.row_bytes(row) for row in range(self.workers))
 
     def sent_bytes(self, workers: int, rank: int) -> int:

@@ -166,8 +166,9 @@ class Handle:
             raise Incompatible("gradwire: DDP's process group has changed since attach; detach and attach again")
         if self._units.empty:
             self._begin_step()
-        future = self._units.take(bucket)
-        if bucket.is_last():
+        last = bucket.is_last()
+        future = self._units.take(bucket, last)
+        if last:
             try:  # at the end of backward, before DDP waits for its futures: failures surface as our exceptions
                 torch.autograd.Variable._execution_engine.queue_callback(self._units.end_step)
             except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)

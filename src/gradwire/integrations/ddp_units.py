@@ -64,7 +64,7 @@ class Units:
 
     def layout(self, bucket: GradBucket) -> Layout:
         """The parameters of a bucket: the same object in every step."""
-        key = tuple(id(p) for p in bucket.parameters())
+        key = tuple(map(id, bucket.parameters()))
         if key not in self._layouts:
             self._layouts[key] = Layout.of(self._named[i] for i in key)
         return self._layouts[key]
@@ -74,8 +74,12 @@ class Units:
         self._first_bucket = None
         self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
 
-    def take(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Take a bucket, and start the units that are complete by it; the future has the bucket's result."""
+    def take(self, bucket: GradBucket, last: bool) -> torch.futures.Future[Tensor]:
+        """Take a bucket, the `last` one or not, and start the units that are complete by it.
+
+        The future has the bucket's result. The backward pass waits for this function, and at each call of a bucket's
+        methods it may have to wait for a lane's thread: they are few, and what lanes can do is left to them.
+        """
         buffer, layout = bucket.buffer(), self.layout(bucket)
         check_gradient(layout.names[0], buffer)
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.device.type == "cuda" else None
@@ -84,11 +88,11 @@ class Units:
         self._where |= dict.fromkeys(layout.names, arrived)
         if self._restored is not None and bucket.index() == 0:
             self._outgrow(layout.names)
-        ready = self._ready(bucket.is_last())
+        ready = self._ready(last)
         for i, unit in enumerate(ready):
             self._launched.append(unit)
-            self._reduce(unit, more=i + 1 < len(ready) or not bucket.is_last())
-        if bucket.is_last():
+            self._reduce(unit, more=i + 1 < len(ready) or not last)
+        if last:
             self.session.commit(partial(_finish, self._buckets))
         return arrived.future
 
