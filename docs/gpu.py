@@ -30,6 +30,10 @@ AIMS = {  # ms of the whole codec, four workers
     },
     "bert-base": {"blockint": 0.55, "topk": 1.6, "powersgd": 1.2},
 }
+WHY = {  # what the kernels' times do not say
+    "blockint": "They read and write what they must: gradient and error once each way, then the shard's error.",
+    "threshold": "The rest is the host's time: it must know how much to send, so nothing can be captured.",
+}
 SHOWN = 5  # kernels of a codec that misses its aim
 INTRO = """
 Times of one worker of four, beside the network, with error feedback: the gradients of a whole model as one unit. "As
@@ -75,9 +79,16 @@ def _aims(records: Sequence[Record]) -> str:
     for model, codec, record in missed:
         works = record.outcome.get("kernels", [])[:SHOWN]
         if works:
-            parts = ", ".join(f"{name} {1e6 * seconds:.0f}" + f" ({n})" * (n > 1) for name, n, seconds in works)
-            text += f"\n- {codec} on {model}, its longest kernels, us, echoes of exchanges included: {parts}."
+            parts = ", ".join(f"{_short(name)} {1e6 * s:.0f}" + f" ({n})" * (n > 1) for name, n, s in works)
+            text += (
+                f"\n- {codec} on {model}, its longest kernels, us, echoes of exchanges included: {parts}. {WHY[codec]}"
+            )
     return text + "\n"
+
+
+def _short(kernel: str) -> str:
+    """The name of a kernel without its types; those of torch and CUDA are copies here."""
+    return "a copy" if "copy" in kernel.lower() or "memcpy" in kernel.lower() else kernel.split("<")[0]
 
 
 def _find(records: Sequence[Record], model: str, codec: str) -> Record | None:

@@ -20,7 +20,6 @@ FILES = (  # a later one replaces what an earlier one says of the same codec, or
     "compute_h200_2026-11-15.jsonl",
     "compute_h200-tasks_2026-11-15.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
-    "encode_h200-triton-words_2026-11-15.jsonl",
     "encode_h200_2026-11-18.jsonl",
 )
 PREDICTIONS = "prediction_xeon_2026-11-15.jsonl"
