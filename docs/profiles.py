@@ -1,4 +1,4 @@
-"""Makes src/gradwire/planner/data/{h200*.toml,accuracy.json} from records under results/: `make profiles`."""
+"""`make profiles`: writes h200*.toml, accuracy.json and quality.json of src/gradwire/planner/data from records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwire.core import records
-from gradwire.planner import device, validate
+from gradwire.planner import device, evidence, validate
 from gradwire.planner.calibrate import grouped
 from gradwire.planner.cluster import Link
 from gradwire.planner.profile import CodecCost, Device, Law, Network, Profile
 from gradwire.planner.text import dump
 from gradwire.planner.timeline import Overlap
+from gradwire.planner.training import Run, readable
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "src" / "gradwire" / "planner" / "data"
@@ -81,11 +82,18 @@ def profiles() -> dict[str, Profile]:
     }
 
 
+def quality() -> list[evidence.Evidence]:
+    """What all trainings say of codecs."""
+    files = sorted((ROOT / "results").glob("accuracy_*.jsonl"))
+    return evidence.tabulate(Run(r) for file in files for r in records.load(file) if readable(r))
+
+
 def main() -> None:
     for name, profile in profiles().items():
         (DATA / f"{name}.toml").write_text(dump(profile), encoding="utf-8")
     found = validate.accuracy(records.load(ROOT / "results" / PREDICTIONS))
     (DATA / "accuracy.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    (DATA / "quality.json").write_text(evidence.to_json(quality()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -32,20 +32,22 @@ def page(capsys, monkeypatch, *arguments):
 def test_json_has_everything(capsys):
     found = answer(capsys, *SLOW)
     assert set(found) == {
-        *("setup", "verdict", "baselines", "ranking", "explanations"),
+        *("setup", "verdict", "baselines", "ranking", "apart", "explanations"),
         *("bandwidth", "gpus", "compression", "certainty", "remarks"),
     }
     assert found["setup"]["bits_per_second"] == 1e9
     assert found["verdict"]["kind"] == "worth it"
     assert found["verdict"]["line"].startswith("gradwire.attach(model, ")
-    assert len(found["ranking"]) == len(shipped().codecs()) - 3
+    assert len(found["ranking"]) + len(found["apart"]) == len(shipped().codecs()) - 3
+    assert {r["standing"] for r in found["ranking"]} == {"safe"}
+    assert {r["standing"] for r in found["apart"]} == {"lossy", "untried"}
     assert [b["codec"] for b in found["baselines"]] == ["none", "fp16", "bf16"]
     assert len(found["explanations"]) == 3
     assert set(found["certainty"]["inputs"]) >= {"measured", "assumed", "traced"}
 
 
 def test_a_network_without_limits_needs_no_codec(capsys):
-    found = answer(capsys, *SLOW[:-1], "10000gbit", *PAPER)
+    found = answer(capsys, *SLOW[:-1], "10000gbit", *PAPER, "--any")
     assert found["verdict"]["kind"] == "not worth it"
     assert found["verdict"]["sentence"].startswith("Not worth it: keep FP32 DDP. The fastest codec, ")
     assert found["compression"]["ratio"] == 1
@@ -53,7 +55,12 @@ def test_a_network_without_limits_needs_no_codec(capsys):
 
 def test_only_some_codecs(capsys):
     found = answer(capsys, *SLOW, "--codec", "topk", "--codec", "powersgd(rank=4)")
+    assert sorted(r["codec"] for r in found["apart"]) == ["powersgd", "topk"]
+    assert found["verdict"]["kind"] == "not worth it"
+    assert found["verdict"]["sentence"].startswith("Not worth the risk: keep FP16 DDP. In our trainings no codec ")
+    found = answer(capsys, *SLOW, "--codec", "topk", "--codec", "powersgd(rank=4)", "--any")
     assert sorted(r["codec"] for r in found["ranking"]) == ["powersgd", "topk"]
+    assert not found["apart"]
 
 
 def test_times_are_given_with_their_unit(capsys):
@@ -64,8 +71,8 @@ def test_times_are_given_with_their_unit(capsys):
 
 
 def test_the_page_begins_with_the_verdict_and_fits_80_columns(capsys, monkeypatch):
-    verdict = answer(capsys, *SLOW)["verdict"]
-    text = page(capsys, monkeypatch, *SLOW, "--top", "60")
+    verdict = answer(capsys, *SLOW, "--any")["verdict"]
+    text = page(capsys, monkeypatch, *SLOW, "--top", "60", "--any")
     assert max(map(len, text.splitlines())) <= 80
     title, _, told = text.partition("\n\n")
     assert title == "resnet50, batch 64, 64 GPUs in nodes of 4, 1 Gbit/s a node, profile h200"
@@ -76,22 +83,32 @@ def test_the_page_begins_with_the_verdict_and_fits_80_columns(capsys, monkeypatc
         assert codec in BASELINE_ROWS or f"\n{codec} " in text
 
 
+def test_what_hurts_is_listed_apart_with_the_reason(capsys, monkeypatch):
+    text = " ".join(page(capsys, monkeypatch, *SLOW, "--top", "3").split())
+    assert "Apart: lossy or not tried, fastest first - " in text
+    (topk,) = (r for r in answer(capsys, *SLOW)["apart"] if r["codec"] == "topk(ratio=0.001)")
+    assert topk["standing"] == "lossy"
+    assert f"- topk(ratio=0.001), {topk['step_seconds'] * 1e3:.3g} ms: {topk['evidence']}" in text
+    assert main(["advise", *SLOW, "--task", "chess"]) == 2
+    assert "`task` must be 'images' or 'language'" in capsys.readouterr().err
+
+
 def test_rows_notes_and_marks(capsys, monkeypatch):
-    text = page(capsys, monkeypatch, *SLOW, *PAPER, "--top", "3")
-    known = [r for r in answer(capsys, *SLOW, *PAPER)["ranking"] if r["step_seconds"] is not None]
+    text = page(capsys, monkeypatch, *SLOW, *PAPER, "--top", "3", "--any")
+    known = [r for r in answer(capsys, *SLOW, *PAPER, "--any")["ranking"] if r["step_seconds"] is not None]
     rows = [line.split()[0] for line in text.partition("less sent")[2].splitlines()[2:5]]
     assert rows == [r["codec"] for r in known[:3]]
     assert f"3 of {len(known)} codecs; more with --top {len(known)}, everything with --json." in text
     assert "Not measured on this hardware: adaptivethreshold, blockint, " in text
     for label in BASELINE_ROWS.values():
         assert f"\n{label} " in text
-    marked = page(capsys, monkeypatch, *SLOW, "--codec", "threshold")
+    marked = page(capsys, monkeypatch, *SLOW, "--codec", "threshold", "--any")
     assert "\nthreshold ~ " in marked
     assert "\n~ sizes depend on the data, estimated from noise.\n" in marked
 
 
 def test_the_hook_of_torch_is_two_lines_that_can_be_copied(capsys, monkeypatch):
-    text = page(capsys, monkeypatch, *SLOW[:-1], "30gbit", *PAPER, "--codec", "topk")
+    text = page(capsys, monkeypatch, *SLOW[:-1], "30gbit", *PAPER, "--codec", "topk", "--any")
     lines = [line.strip() for line in text.splitlines()]
     start = lines.index("import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as hooks")
     assert lines[start + 1] == "model.register_comm_hook(None, hooks.fp16_compress_hook)"

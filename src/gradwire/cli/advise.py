@@ -24,6 +24,7 @@ from gradwire.cli.setup import (
     Model,
     keywords,
 )
+from gradwire.core.baselines import MAX_LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,14 +54,32 @@ def advise(
             show_default=False,
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            metavar="KIND",
+            help="images, language, recommendation or segmentation; without it, what the model is for.",
+            show_default=False,
+        ),
+    ] = None,
+    max_loss: Annotated[
+        float,
+        typer.Option(
+            "--max-loss",
+            metavar="POINTS",
+            help="What a codec may have lost in our trainings; of a perplexity, twice as many percent.",
+        ),
+    ] = MAX_LOSS,
+    any_codec: Annotated[bool, typer.Option("--any", help="Rank all codecs, by time alone.")] = False,
     top: Annotated[int, typer.Option("--top", metavar="N", help="Rows of the table; JSON has all.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Say which codec is worth it on your cluster, if any.
 
-    Ranks codecs by predicted step time against FP32 and FP16 DDP, each in its fastest mode and strategy; explains the
-    first three; and says at which bandwidth and from how many GPUs on the answer changes, how much compression
-    near-linear scaling would need, and what of all this was measured.
+    Ranks codecs that our own trainings call safe by predicted step time against FP32 and FP16 DDP, each in its fastest
+    mode and strategy, and lists the others apart; explains the first three; and says at which bandwidth and from how
+    many GPUs on the answer changes, how much compression near-linear scaling would need, and what was measured.
 
     \b
     Examples:
@@ -82,7 +101,7 @@ def advise(
         accumulate=accumulate,
         backward=backward,
     )
-    advice = planner.advise(**setup, codecs=codec)
+    advice = planner.advise(**setup, codecs=codec, task=task, max_loss=max_loss, any_codec=any_codec)
     emit(dataclasses.asdict(advice), as_json, lambda: _page(advice, top))
 
 
@@ -93,6 +112,8 @@ def _page(advice: Advice, top: int) -> RenderableType:
         sections += [Text(), _indented(advice.verdict.line.split("; "))]
     sections += [Text(), _table(advice, top)]
     sections += [Text(note, style="dim") for note in _notes(advice, top)]
+    sections += _section("In our trainings", _trained(advice.ranking, top))
+    sections += _section("Apart: lossy or not tried, fastest first", _trained(advice.apart, top))
     sections += _section("Why", advice.explanations)
     changes = [c.sentence for c in (advice.bandwidth, advice.gpus) if c is not None]
     sections += _section("What would change it", [*changes, advice.compression.sentence])
@@ -154,11 +175,20 @@ def _notes(advice: Advice, top: int) -> list[str]:
         notes.append(f"{len(shown)} of {len(known)} codecs; more with --top {len(known)}, everything with --json.")
     notes += [f"{LARGE} {TOO_LARGE}."] * any(r.fits is False for r in shown)
     notes += [f"{VARIABLE} {ESTIMATED}."] * any(r.estimated for r in shown)
-    unknown = [r for r in advice.ranking if r.step_seconds is None]
+    unknown = [r for r in (*advice.ranking, *advice.apart) if r.step_seconds is None]
     for reason in dict.fromkeys(r.notes[0] for r in unknown):
         listed = ", ".join(r.codec for r in unknown if r.notes[0] == reason)
         notes.append(f"{reason[0].upper()}{reason[1:]}: {listed}.")
     return notes
+
+
+def _trained(ranking: Sequence[Ranked], top: int) -> list[str]:
+    """What is known of the quality of models that were trained with these codecs."""
+    from gradwire.core.units import format_milliseconds
+
+    known = [r for r in ranking if r.step_seconds is not None]
+    lines = [f"{r.codec}, {format_milliseconds(r.step_seconds or 0.0)}: {r.evidence}" for r in known[:top]]
+    return lines + [f"and {len(known) - top} more, with --json"] * (len(known) > top)
 
 
 def _certainty(advice: Advice) -> Iterable[str]:

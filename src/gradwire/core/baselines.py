@@ -15,3 +15,4 @@ DDP = (FP32, FP16, BF16)
 CODEC_OF = {PLAIN: FP32, HALF: FP16}
 
 WIN = 1.05  # times as fast as a baseline, to be called a win
+MAX_LOSS = 0.5  # points that a codec may lose against FP16 and still be recommended

@@ -1,6 +1,7 @@
 """Which codec, if any: all of them ranked for a set-up, a verdict, its reasons, what would change it, and how sure.
 
-Ranked is the time of a step and nothing else. What a codec does to the accuracy of a training is not predicted.
+Ranked by the time of a step are codecs that our own trainings call safe, see `planner.evidence`. What lost too much, or
+was not tried on a task like the model's, is listed apart and never recommended, unless `any_codec` is asked for.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from gradwire.core.baselines import FP16, WIN
+from gradwire.core.baselines import FP16, MAX_LOSS, WIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds
-from gradwire.planner import crossover
+from gradwire.planner import crossover, evidence
 from gradwire.planner import model as perf
 from gradwire.planner.cluster import check_gpus
 from gradwire.planner.crossover import Crossover, Needed
@@ -32,7 +33,7 @@ FP16_HOOK = (
     "import torch.distributed.algorithms.ddp_comm_hooks.default_hooks as hooks; "
     "model.register_comm_hook(None, hooks.fp16_compress_hook)"
 )
-ACCURACY_REMARK = "Ranked by time alone: what a codec does to the accuracy of a training is not predicted."
+BY_TIME_ALONE = "Ranked by time alone, as asked for: look at what codecs lost in our trainings before you take one."
 NODES_REMARK = "DDP's own sums are taken to go by the faster of one ring over all GPUs and node by node, as NCCL would."
 MEMORY_REMARK = "Whether codecs fit into memory is not known: the profile has no memory of this model and batch."
 
@@ -63,7 +64,8 @@ class Advice:
     setup: Mapping[str, Any]
     verdict: Verdict
     baselines: tuple[Ranked, ...]
-    ranking: tuple[Ranked, ...]
+    ranking: tuple[Ranked, ...]  # of codecs that may be recommended
+    apart: tuple[Ranked, ...]  # of those that lost too much in our trainings, or were not tried
     explanations: tuple[str, ...]  # of the first three
     bandwidth: Crossover | None  # None: there is no codec to ask about, or nothing to exchange
     gpus: Crossover | None
@@ -83,6 +85,9 @@ def advise(
     codecs: str | Sequence[str] | None = None,
     mode: str | None = None,
     strategy: str | None = None,
+    task: str | None = None,
+    max_loss: float = MAX_LOSS,
+    any_codec: bool = False,
     predict: Callable[..., Prediction] = perf.predict,
     accuracy: Mapping[str, Any] | None = None,
     **setup: Any,
@@ -97,6 +102,8 @@ def advise(
         raise ConfigError(f"advise: codecs are compared here; write codecs=[{setup['codec']!r}] instead of codec=")
     if strategy is not None:
         Check("advise").one_of("strategy", strategy, STRATEGIES)
+    if task is not None:
+        Check("advise").one_of("task", task, evidence.TASKS)
     check_gpus(gpus, gpus_per_node)
     profile = Profile.load(hardware)
     place = {"model": model, "batch": batch, "gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth}
@@ -104,22 +111,26 @@ def advise(
     contest = Contest(predict, profile, {**place, "hardware": profile, **setup}, modes, strategy)
     baselines = contest.baselines()  # first, since it refuses what is wrong with the set-up
     reference = contest.reference()
-    ranking = contest.ranking(wanted(codecs))
+    kind = evidence.kind_of(model) if task is None else task
+    judged = [_judged(r, kind, max_loss) for r in contest.ranking(wanted(codecs))]
+    ranking = tuple(r for r in judged if any_codec or r.standing == evidence.SAFE)
+    apart = tuple(r for r in judged if r not in ranking)
     able = [r for r in ranking if r.step_seconds is not None and r.fits is not False]
     best = able[0] if able else None
     expected = shipped_accuracy() if accuracy is None else accuracy
     asked = best if gpus > 1 else None
     return Advice(
         setup={**place, "bits_per_second": reference.bits_per_second, "hardware": profile.name, **setup},
-        verdict=_verdict(ranking, best, reference, expected),
+        verdict=_verdict(ranking, apart, best, reference, expected),
         baselines=tuple(contest.ranked(p, reference) for p in baselines),
         ranking=ranking,
+        apart=apart,
         explanations=tuple(_explain(i, able, reference) for i in range(min(EXPLAINED, len(able)))) if asked else (),
         bandwidth=crossover.bandwidth(contest, asked.codec) if asked else None,
         gpus=crossover.gpus(contest, asked.codec) if asked else None,
         compression=crossover.needed(contest),
         certainty=_certainty(contest, ranking, best, reference, expected),
-        remarks=_remarks(ranking, gpus_per_node),
+        remarks=_remarks(ranking, gpus_per_node, BY_TIME_ALONE if any_codec else _rule(kind, max_loss)),
     )
 
 
@@ -142,17 +153,21 @@ def switch_on(best: Ranked, gpus_per_node: int) -> str | None:
 
 
 def _verdict(
-    ranking: Sequence[Ranked], best: Ranked | None, reference: Prediction, expected: Mapping[str, Any]
+    ranking: Sequence[Ranked],
+    apart: Sequence[Ranked],
+    best: Ranked | None,
+    reference: Prediction,
+    expected: Mapping[str, Any],
 ) -> Verdict:
     keep = LABELS[reference.codec]
     if reference.gpus == 1:
         return Verdict(NOTHING, "Nothing to compress: one GPU exchanges no gradients.", None)
     if best is None:
-        return _no_codec(ranking, keep, reference.hardware)
+        return _no_codec(ranking, apart, reference)
     assert best.step_seconds is not None
     assert best.speedup is not None
     taken, against = format_milliseconds(best.step_seconds), format_milliseconds(reference.step_seconds)
-    off, hook = _median_error(expected), FP16_HOOK if reference.codec == FP16 else None
+    off, hook = _median_error(expected), _hook(reference)
     gain, compared = best.speedup - 1, f"{taken} a step against {against} of {keep}"
     if 0 < gain < off:
         return Verdict(
@@ -171,20 +186,33 @@ def _verdict(
     notes = f" Mind: {'; '.join(best.notes)}." if best.notes else ""
     return Verdict(
         WORTH,
-        f"Worth it: {best.codec} takes {compared}, {_faster(best.speedup)}.{notes}",
+        f"Worth it: {best.codec} takes {compared}, {_faster(best.speedup)}. In our trainings: {best.evidence}.{notes}",
         switch_on(best, reference.gpus_per_node),
     )
 
 
-def _no_codec(ranking: Sequence[Ranked], keep: str, hardware: str) -> Verdict:
+def _hook(reference: Prediction) -> str | None:
+    """What switches DDP on as it is kept."""
+    return FP16_HOOK if reference.codec == FP16 else None
+
+
+def _no_codec(ranking: Sequence[Ranked], apart: Sequence[Ranked], reference: Prediction) -> Verdict:
+    keep = LABELS[reference.codec]
     if any(r.fits is False for r in ranking):
         return Verdict(NOT_WORTH, f"Not worth it: keep {keep}. No codec fits into memory here.", None)
     if any(NOT_MEASURED in r.notes for r in ranking):
         sentence = (
-            f"No answer: profile {hardware} knows the cost of none of these codecs; measure one: "
+            f"No answer: profile {reference.hardware} knows the cost of none of these codecs; measure one: "
             f"gradwire calibrate --codec {ranking[0].codec}"
         )
         return Verdict(UNKNOWN, sentence, None)
+    if apart:
+        return Verdict(
+            NOT_WORTH,
+            f"Not worth the risk: keep {keep}. In our trainings no codec asked about was tried on such a task without "
+            "losing more than is allowed; --any (any_codec=True) ranks them by time alone.",
+            _hook(reference),
+        )
     return Verdict(
         UNKNOWN, "No answer: there is no codec to rank; name one, or leave out --codec and --strategy.", None
     )
@@ -304,8 +332,23 @@ def _expected_sentence(expected: Mapping[str, Any], profile: Profile) -> str:
     )
 
 
-def _remarks(ranking: Sequence[Ranked], gpus_per_node: int) -> tuple[str, ...]:
-    remarks = [ACCURACY_REMARK]
+def _judged(one: Ranked, kind: str | None, max_loss: float) -> Ranked:
+    found = evidence.standing(one.codec, kind, max_loss)
+    return replace(one, standing=found.kind, evidence=found.sentence)
+
+
+def _rule(kind: str | None, max_loss: float) -> str:
+    """Which codecs are ranked."""
+    percent = max_loss * evidence.PERCENT_A_POINT
+    tried = f"were tried on {kind}" if kind is not None else "were tried at all; --task asks for more of your own model"
+    return (
+        f"Ranked are codecs that lost at most {max_loss:g} points, or {percent:g} % of a perplexity, wherever we "
+        f"trained with them, and that {tried}; others are listed apart."
+    )
+
+
+def _remarks(ranking: Sequence[Ranked], gpus_per_node: int, rule: str) -> tuple[str, ...]:
+    remarks = [rule]
     if gpus_per_node > 1:
         remarks.append(NODES_REMARK)
     if any(r.step_seconds is not None and r.fits is None for r in ranking):

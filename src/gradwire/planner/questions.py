@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradwire.core.baselines import DDP
+from gradwire.core.baselines import DDP, MAX_LOSS
 from gradwire.planner import advisor, sweeps
 from gradwire.planner import model as perf
 from gradwire.planner.advisor import Advice
@@ -90,6 +90,9 @@ def advise(
     codecs: str | Sequence[str] | None = None,
     mode: str | None = None,
     strategy: str | None = None,
+    task: str | None = None,
+    max_loss: float = MAX_LOSS,
+    any_codec: bool = False,
     accuracy: Mapping[str, Any] | None = None,
     latency: float | None = None,
     accumulate: int = 1,
@@ -100,9 +103,9 @@ def advise(
     sums: str = "ring",
     switch: str | float | None = None,
 ) -> Advice:
-    """Say which codec, if any, is worth it: all of them ranked by the time of a step, and what would change the answer.
+    """Say which codec, if any, is worth it: safe ones ranked by the time of a step, and what would change the answer.
 
-    What a codec does to the accuracy of a training is not predicted.
+    Safe is what cost little quality in all our trainings with it, one of them on a task like the model's.
 
     Args:
         model: as in `predict`, like all that is not listed with its own meaning here.
@@ -114,6 +117,10 @@ def advise(
         codecs: the specs to rank; None: the whole catalogue.
         mode: rank this mode only; None: each codec in its fastest one.
         strategy: rank this strategy only; None: each codec with its fastest one.
+        task: ``"images"``, ``"language"``, ``"recommendation"`` or ``"segmentation"``; None: what the model is for, and
+            any for a model of your own.
+        max_loss: points that a codec may have lost in a training of ours; of a perplexity, twice as many percent.
+        any_codec: rank all codecs by time alone.
         accuracy: errors that predictions were found to have; None: those shipped.
         latency: seconds of one message between nodes.
         accumulate: micro-batches in a step.
@@ -131,12 +138,14 @@ def advise(
     Example:
         >>> import gradwire
         >>> place = {"model": "resnet50", "batch": 64, "gpus": 16}
-        >>> slow = gradwire.advise(**place, bandwidth="1gbit", codecs=["topk", "qsgd"])
+        >>> slow = gradwire.advise(**place, bandwidth="1gbit", codecs=["topk", "eightbit"])
         >>> slow.verdict.kind
         'worth it'
         >>> print(slow.verdict.line)  # doctest: +ELLIPSIS
-        gradwire.attach(model, "topk", mode="...", strategy="...")
-        >>> gradwire.advise(**place, bandwidth="400gbit", codecs="qsgd").verdict.kind
+        gradwire.attach(model, "eightbit", mode="...", strategy="...")
+        >>> [(one.codec, one.standing) for one in slow.apart]
+        [('topk', 'lossy')]
+        >>> gradwire.advise(**place, bandwidth="400gbit", codecs="eightbit").verdict.kind
         'not worth it'
     """
     return advisor.advise(**_without_defaults(locals(), advisor.advise), predict=predict)

@@ -40,6 +40,8 @@ class Ranked:
     estimated: bool = False
     parts: Mapping[str, float] | None = None  # seconds, as in a prediction
     cost_source: str | None = None
+    standing: str | None = None  # safe, lossy or untried, by our own trainings
+    evidence: str | None = None  # what they say
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,217 @@
+"""What trainings of ours say about a codec: how much quality it cost against FP16, on which task, and how sure that is.
+
+The table `data/quality.json` is made from records by `docs/profiles.py`. A loss is in points of accuracy (or of a hit
+rate), or in percent of a perplexity; a loss below zero is a gain. What one seed leaves open is told by seeds of other
+codecs of the same unit: their pooled standard deviation gives each loss its margin.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gradwire.core.baselines import FP16, FP32, MAX_LOSS
+from gradwire.planner.spec import keeps, same
+from gradwire.planner.training import CHOSEN, NO_MEMORY, Run
+
+IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION = "images", "language", "recommendation", "segmentation"
+TASKS = (IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION)
+FAMILIES = {
+    "resnet": IMAGES,
+    "vgg": IMAGES,
+    "densenet": IMAGES,
+    "shapes": IMAGES,
+    "bert": LANGUAGE,
+    "lstm": LANGUAGE,
+    "ncf": RECOMMENDATION,
+    "unet": SEGMENTATION,
+}
+POINTS, PERPLEXITY = "points", "percent of the perplexity"
+PERCENT_A_POINT = 2.0  # of a perplexity
+SAFE, LOSSY, UNTRIED = "safe", "lossy", "untried"
+SURE = 1.96  # standard deviations of 95 %
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One codec on one task, beside FP16 (FP32 where there is none) of the same set-up."""
+
+    task: str
+    kind: str  # of task
+    codec: str
+    memory: str
+    loss: float
+    unit: str
+    margin: float | None  # half of the 95 % interval; None: no codec was trained twice on anything of this unit
+    seeds: int
+    rounds: int
+
+    def exceeds(self, max_loss: float) -> bool:
+        """Whether the loss is more than so many points, or twice as many percent of a perplexity."""
+        return self.loss > max_loss * (PERCENT_A_POINT if self.unit == PERPLEXITY else 1.0)
+
+    def __str__(self) -> str:
+        margin = "" if self.margin is None else f" ± {self.margin:.1f}"
+        where = f"{self.task}, {self.seeds} seed{'s' * (self.seeds > 1)}"
+        if self.unit == PERPLEXITY:
+            return f"perplexity {self.loss:+.1f}{margin} %, {where}"
+        return f"{0.0 - self.loss:+.1f}{margin} points, {where}"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether a codec may be recommended for a kind of task, and why."""
+
+    kind: str  # safe, lossy or untried
+    evidence: Evidence | None  # the worst loss, among tasks of the kind if the codec is safe
+
+    @property
+    def sentence(self) -> str:
+        """The evidence in a few words."""
+        if self.kind == UNTRIED:
+            tried = "" if self.evidence is None else f"; {self.evidence}"
+            return f"not tried on such a task{tried}"
+        return str(self.evidence)
+
+
+def kind_of(model: str) -> str | None:
+    """The kind of task that a model of the catalogue is for; None: a model of your own.
+
+    >>> kind_of("bert-large"), kind_of("vgg16-cifar10"), kind_of("mine:net")
+    ('language', 'images', None)
+    """
+    if ":" in model:
+        return None
+    return next((kind for family, kind in FAMILIES.items() if model.startswith(family)), None)
+
+
+def standing(
+    codec: str, kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Evidence] | None = None
+) -> Standing:
+    """What our records say of a codec with its own memory.
+
+    Args:
+        codec: its spec.
+        kind: of task; None: any will do.
+        max_loss: points that it may have lost, wherever it was tried.
+        table: the evidence; None: what is shipped.
+    """
+    known = [e for e in (shipped() if table is None else table) if same(e.codec, codec)]
+    known = [e for e in known if (e.memory != NO_MEMORY) == keeps(codec)]
+    if any(e.exceeds(max_loss) for e in known):
+        return Standing(LOSSY, max((e for e in known if e.exceeds(max_loss)), key=_severity))
+    alike = [e for e in known if kind is None or e.kind == kind]
+    if alike:
+        return Standing(SAFE, max(alike, key=_severity))
+    return Standing(UNTRIED, max(known, key=_severity, default=None))
+
+
+def _severity(evidence: Evidence) -> float:
+    return evidence.loss / (PERCENT_A_POINT if evidence.unit == PERPLEXITY else 1.0)
+
+
+@cache
+def shipped() -> tuple[Evidence, ...]:
+    """The table that comes with the library."""
+    found = json.loads((files("gradwire.planner") / "data" / "quality.json").read_text(encoding="utf-8"))
+    return tuple(Evidence(**entry) for entry in found)
+
+
+# ---------------------------------------------------------------- the table, from records
+
+
+def to_json(table: Iterable[Evidence]) -> str:
+    """As it is shipped: one line an entry."""
+    return "[\n" + ",\n".join(json.dumps(asdict(entry)) for entry in table) + "\n]\n"
+
+
+def tabulate(runs: Iterable[Run]) -> list[Evidence]:
+    """The evidence of trainings. Those under a controller, and those without a baseline, say nothing here."""
+    plain = [run for run in runs if run.controller is None and run.codec != CHOSEN]
+    spread = _spread(plain)
+    found = []
+    for setup, group in _grouped(plain, _setup).items():
+        by_codec = {which: _tuned(each) for which, each in _grouped(group, lambda r: (r.codec, r.memory)).items()}
+        baseline = by_codec.get((FP16, NO_MEMORY)) or by_codec.get((FP32, NO_MEMORY))
+        if baseline is None:
+            continue
+        for (codec, memory), trained in by_codec.items():
+            if trained is not baseline and codec != FP32:
+                found.append(_evidence(str(setup[0]), codec, memory, trained, baseline, spread))
+    return sorted(found, key=lambda e: (e.task, e.codec, e.memory, e.rounds))
+
+
+def _evidence(
+    task: str, codec: str, memory: str, trained: Sequence[Run], baseline: Sequence[Run], spread: Mapping[str, float]
+) -> Evidence:
+    unit = _unit(trained[0])
+    loss = (1 if unit == PERPLEXITY else -1) * (_mean(trained) - _mean(baseline))
+    deviation = spread.get(unit)
+    margin = None if deviation is None else SURE * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
+    kind = kind_of(task)
+    assert kind is not None, f"{task} is of no known kind; add its family to FAMILIES"
+    return Evidence(
+        task=task,
+        kind=kind,
+        codec=codec,
+        memory=memory,
+        loss=round(loss, 2),
+        unit=unit,
+        margin=None if margin is None else round(margin, 2),
+        seeds=len(trained),
+        rounds=int(trained[0].outcome["rounds"][-1]),
+    )
+
+
+def _spread(runs: Sequence[Run]) -> dict[str, float]:
+    """The pooled standard deviation of runs that differ in nothing but their seed, by unit."""
+    squares: dict[str, list[float]] = defaultdict(list)
+    freedom: dict[str, int] = defaultdict(int)
+    for group in _grouped(runs, _but_for_its_seed).values():
+        if len(group) > 1:
+            middle = _mean(group)
+            squares[_unit(group[0])] += [(_quality(run) - middle) ** 2 for run in group]
+            freedom[_unit(group[0])] += len(group) - 1
+    return {unit: math.sqrt(math.fsum(found) / freedom[unit]) for unit, found in squares.items()}
+
+
+def _setup(run: Run) -> tuple[object, ...]:
+    """What a codec and its baseline have in common; learning rates may be a codec's own."""
+    return (run.task, *(run.what.get(name) for name in ("data", "batch", "workers", "epochs", "precision")))
+
+
+def _but_for_its_seed(run: Run) -> tuple[object, ...]:
+    return tuple(sorted((name, str(value)) for name, value in run.what.items() if name != "seed"))
+
+
+def _tuned(runs: Sequence[Run]) -> list[Run]:
+    """Those of the best of the learning rates that were tried."""
+    rates = _grouped(runs, lambda run: (run.what.get("learning_rate"),)).values()
+    return max(rates, key=lambda each: _mean(each) * (1 if each[0].higher_is_better else -1))
+
+
+def _unit(run: Run) -> str:
+    return POINTS if run.higher_is_better else PERPLEXITY
+
+
+def _quality(run: Run) -> float:
+    """The best of a run: points, or 100 times the logarithm of a perplexity, so that differences are percent."""
+    best = run.by_rounds().best
+    return best if run.higher_is_better else 100 * math.log(best)
+
+
+def _mean(runs: Sequence[Run]) -> float:
+    return math.fsum(map(_quality, runs)) / len(runs)
+
+
+def _grouped(runs: Iterable[Run], key: Callable[[Run], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Run]]:
+    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[key(run)].append(run)
+    return dict(groups)

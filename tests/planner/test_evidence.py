@@ -1,0 +1,126 @@
+"""What trainings say of codecs: losses, their margins, who is safe; and that advice names nobody else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from gradwire import planner
+from gradwire.core import records
+from gradwire.planner import evidence
+from gradwire.planner.evidence import LOSSY, SAFE, UNTRIED, Evidence, kind_of, standing, tabulate
+from gradwire.planner.spec import keeps
+from gradwire.planner.training import Run
+from gradwire.planner.workload import shipped
+
+RESULTS = Path(__file__).parents[2] / "results"
+REAL = records.load(RESULTS / "accuracy_h200_2026-11-15.jsonl")[0]
+RATES = ("1gbit", "10gbit", "25gbit", "100gbit")
+
+
+def run(codec, quality, *, task="resnet9-cifar10", seed=0, higher=True, memory="none", **what):
+    """A planted training."""
+    told = {"task": task, "codec": codec, "memory": memory, "seed": seed, "controller": None, "batch": 8, **what}
+    outcome = {"metric": "x", "higher_is_better": higher, "rounds": [5, 9], "epochs": [1, 2]}
+    worse = quality - 1 if higher else quality * 2
+    record = {**REAL.__dict__, "what": told, "outcome": outcome, "samples": (worse, quality)}
+    return Run.of(records.Record(**record))
+
+
+def by_codec(runs):
+    return {(e.codec, e.memory): e for e in tabulate(runs)}
+
+
+def test_losses_are_against_fp16_of_the_same_setup():
+    found = by_codec(
+        [
+            *(run("fp16", 90.0), run("none", 95.0), run("qsgd", 89.0)),
+            *(run("fp16", 80.0, batch=16), run("natural", 80.5, batch=16, memory="error_feedback")),
+            run("topk", 50.0, batch=99, memory="error_feedback"),  # beside no baseline
+            run("qsgd", 1.0, controller="accordion()"),
+        ]
+    )
+    assert {key: (e.loss, e.unit, e.rounds) for key, e in found.items()} == {
+        ("qsgd", "none"): (1.0, "points", 9),
+        ("natural", "error_feedback"): (-0.5, "points", 9),
+    }
+    assert found["qsgd", "none"].margin is None
+    assert by_codec([run("none", 95.0), run("qsgd", 89.0)])["qsgd", "none"].loss == 6  # FP32, where there is no FP16
+
+
+def test_perplexities_are_compared_in_percent():
+    found = by_codec([run("fp16", 100.0, higher=False), run("qsgd", 102.0, higher=False)])["qsgd", "none"]
+    assert found.loss == pytest.approx(100 * math.log(1.02), abs=0.01)
+    assert str(found) == "perplexity +2.0 %, resnet9-cifar10, 1 seed"
+    assert found.exceeds(0.9)
+    assert not found.exceeds(1.0)
+
+
+def test_seeds_of_other_codecs_give_the_margin():
+    seeds = [run("fp16", q, seed=i) for i, q in enumerate((90.0, 91.0, 92.0))]  # deviation 1
+    found = by_codec([*seeds, run("qsgd", 90.0)])["qsgd", "none"]
+    assert found.loss == 1
+    assert found.margin == pytest.approx(1.96 * math.sqrt(1 + 1 / 3), abs=0.01)
+    assert str(found) == "-1.0 ± 2.3 points, resnet9-cifar10, 1 seed"
+    rates = [run("fp16", q, learning_rate=r) for r, q in ((0.1, 90.0), (0.2, 60.0))]  # no seeds: nothing is known
+    assert by_codec([*rates, run("qsgd", 89.0)])["qsgd", "none"].margin is None
+
+
+def test_each_is_taken_at_its_best_rate():
+    rates = [run("fp16", q, learning_rate=r) for r, q in ((0.1, 90.0), (0.2, 60.0))]
+    own = [run("signsgd", q, learning_rate=r) for r, q in ((0.001, 88.0), (0.1, 10.0))]
+    assert by_codec([*rates, *own])["signsgd", "none"].loss == 2
+
+
+def planted(*entries):
+    return [
+        Evidence(task, kind_of(task), codec, memory, loss, evidence.POINTS, 0.2, 3, 100)
+        for task, codec, memory, loss in entries
+    ]
+
+
+def test_one_loss_anywhere_is_enough():
+    table = planted(
+        ("resnet9-cifar10", "natural", "error_feedback", 0.1), ("ncf-ml1m", "natural", "error_feedback", 0.6)
+    )
+    found = standing("natural", "images", table=table)
+    assert (found.kind, found.evidence.task) == (LOSSY, "ncf-ml1m")
+    found = standing("natural", "images", 0.6, table)
+    assert (found.kind, found.evidence.task) == (SAFE, "resnet9-cifar10")
+    found = standing("natural", "language", 0.6, table)
+    assert (found.kind, found.sentence) == (UNTRIED, "not tried on such a task; -0.6 ± 0.2 points, ncf-ml1m, 3 seeds")
+    assert standing("natural", None, 0.6, table).kind == SAFE
+    assert standing("blockint", None, table=table) == evidence.Standing(UNTRIED, None)
+
+
+def test_only_its_own_memory_and_its_own_parameters_count():
+    table = planted(("resnet9-cifar10", "topk(ratio=0.01)", "none", 9.0), ("ncf", "topk", "error_feedback", 0.0))
+    assert standing("topk", "recommendation", table=table).kind == SAFE
+    assert standing("topk(ratio=0.02)", "recommendation", table=table).kind == UNTRIED
+
+
+def test_the_shipped_table_is_that_of_the_records():
+    files = sorted(RESULTS.glob("accuracy_*.jsonl"))
+    found = tabulate(Run(r) for file in files for r in records.load(file))
+    assert tuple(found) == evidence.shipped()
+    assert {e.kind for e in found} <= set(evidence.TASKS)
+
+
+def test_every_model_of_the_catalogue_has_a_kind():
+    assert all(kind_of(model) in evidence.TASKS for model in shipped().models())
+    assert kind_of("somebody.elses:net") is None
+
+
+@pytest.mark.parametrize("model", shipped().models())
+def test_advice_names_nobody_who_lost_in_a_training_of_ours(model):
+    own = [e for e in evidence.shipped() if keeps(e.codec) == (e.memory != "none")]
+    lossy = {e.codec for e in own if e.loss > (0.5 if e.unit == "points" else 1.0)}
+    for rate in RATES:
+        found = planner.advise(model=model, batch=8, gpus=16, bandwidth=rate, backward=0.05)
+        assert not lossy & {r.codec for r in found.ranking}
+        assert {r.codec for r in found.apart} >= lossy & set(shipped().codecs())
+        assert not any(f'"{codec}"' in (found.verdict.line or "") for codec in lossy)
+    careless = planner.advise(model=model, batch=8, gpus=16, bandwidth="1gbit", backward=0.05, any_codec=True)
+    assert careless.ranking[0].codec in lossy  # by time alone, such a one would be named
