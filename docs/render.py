@@ -282,7 +282,7 @@ def advice_block() -> str:
     text = "\n".join(textwrap.fill(line, WIDTH) for line in said if line)
     return (
         f"```text\n$ gradwire advise {options}\n{text}\n```\n"
-        "Ranked are codecs that kept their quality in our trainings. Costs are measured on an H200, the network is assumed.\n"
+        "Ranked are codecs that kept their quality in our trainings. Costs: of an H200; the network is assumed.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """DistributedDataParallel: compress its gradients through a communication hook.
 
-    handle = gradwire.attach(ddp_model, "topk(ratio=0.01)")
+    handle = gradwire.attach(ddp_model, "eightbit")
 
 DDP hands over one bucket at a time. See `ddp_hook` for the hook, `ddp_units` for how buckets become units of
 compression, and `session` for what reduces them. Results are written where DDP reads them.
