@@ -17,6 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from gradwire.core.baselines import FP16, FP32, MAX_LOSS
+from gradwire.core.errors import ConfigError
 from gradwire.planner.spec import keeps, same
 from gradwire.planner.training import CHOSEN, NO_MEMORY, Run
 
@@ -102,8 +103,11 @@ def standing(
         max_loss: points that it may have lost, wherever it was tried.
         table: the evidence; None: what is shipped.
     """
-    known = [e for e in (shipped() if table is None else table) if same(e.codec, codec)]
-    known = [e for e in known if (e.memory != NO_MEMORY) == keeps(codec)]
+    try:
+        known = [e for e in (shipped() if table is None else table) if same(e.codec, codec)]
+        known = [e for e in known if (e.memory != NO_MEMORY) == keeps(codec)]
+    except ConfigError:  # of a record, and no spec: what it was is not known
+        known = []
     if any(e.exceeds(max_loss) for e in known):
         return Standing(LOSSY, max((e for e in known if e.exceeds(max_loss)), key=_severity))
     alike = [e for e in known if kind is None or e.kind == kind]

@@ -91,11 +91,11 @@ def test_the_verdict_on_two_links():
         "ms of fp16 DDP: sending is cheap here, and encoding costs more than it saves.",
         "Computed from 200 Mbit/s and 1 Gbit/s: DDP catches up with eightbit at about 733 Mbit/s; slower links are for "
         "compression, faster ones are not.",
-        "Measured: on held-out images fp32 DDP is right in 90.0% of cases, the others between 88.0% (eightbit) and 90.0% "
-        "(fp32 DDP); one seed, so a point or two say little.",
+        "Measured: on held-out images fp32 DDP is right in 90.0% of cases, the others between 88.0% (eightbit) and "
+        "90.0% (fp32 DDP); one seed, so a point or two say little.",
         'So: on links up to 200 Mbit/s, one line saves time: gradwire.attach(model, "eightbit"). It was 2.0 times as '
-        "fast as fp16 DDP there, with 2.0 points less accuracy than fp32 DDP in this short run; in our longer trainings: "
-        f"{trained}.",
+        "fast as fp16 DDP there, with 2.0 points less accuracy than fp32 DDP in this short run; in our longer "
+        f"trainings: {trained}.",
     ]
     slow = [*baselines, on_links("topk", 400, 300)]
     assert verdict(slow)[-1] == "So: on links like these keep DDP as it is; compression would save you no time."

@@ -13,6 +13,7 @@ from invented import NASTY, Page, accuracy, collective, demo, encode, everything
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import append
 from gradwire.laboratory.report import document, load, verdict
+from gradwire.planner.evidence import standing
 
 ALL = (
     "Verdict",
@@ -79,7 +80,7 @@ def test_the_verdict_says_where_it_pays_and_where_not(made):
     assert "over 4 settings the predicted step is off by 10\xa0% in the middle and by 50\xa0% at most" in told
     assert "Demo, a processor, 2 cores, 200 Mbit/s: efsignsgd takes 100 ms a step against 200 ms of fp16" in told
     assert "Steps are made on a CPU" in told
-    assert "How well a model learns" not in told  # there are accuracies
+    assert f"Not recommended, though fastest somewhere: signsgd: {standing('signsgd', None).sentence}." in told
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,16 @@ def test_the_verdict_says_where_it_pays_and_where_not(made):
 def test_the_verdict_of_all_and_of_none(seconds, rates, words, made):
     told = Page(made([r for rate in rates for r in run({"signsgd": seconds}, rate=rate)]).html).text
     assert f"Compression {words} measured." in told
-    assert "How well a model learns with these codecs is not said here: these are times." in told
+    hurts = standing("signsgd", None).sentence
+    assert "None of these codecs kept its quality in all our trainings and was tried on such tasks." in told
+    assert f"Not recommended, though fastest somewhere: signsgd: {hurts}." in told
+
+
+def test_the_verdict_with_codecs_that_kept_their_quality_alone(made):
+    slow, fast = (run({"signsgd": 0.01, "eightbit": s}, rate=r) for s, r in ((0.02, 1e8), (0.2, 1e9)))
+    told = Page(made([*slow, *fast]).html).text
+    assert "Fastest where it pays: signsgd in 2." in told
+    assert "With those that kept their quality in our trainings (eightbit) it pays in 1 of 2. Not recommended" in told
 
 
 def test_errors_of_predictions_by_configuration(made):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gradwire.core.baselines import WIN
 from gradwire.core.records import Record, quantile
@@ -11,7 +12,8 @@ from gradwire.core.units import format_milliseconds
 from gradwire.laboratory.report.load import Sourced, machine, of_kind
 from gradwire.laboratory.report.page import Block, Section, Text
 from gradwire.laboratory.report.sections import demo
-from gradwire.laboratory.report.steps import Run, SetUp, Wins, count, label, main_sweep, runs
+from gradwire.laboratory.report.steps import Run, SetUp, Wins, count, is_baseline, label, main_sweep, runs
+from gradwire.planner.evidence import IMAGES, SAFE, Standing, kind_of, standing
 
 FEW = 4  # set-ups named one by one
 
@@ -61,7 +63,7 @@ def _of_machine(found: Sequence[Run]) -> list[str]:
         f"Over {_plural(wins.set_ups, 'set-up')} and {_plural(wins.codecs, 'codec')}, **{wins.over_half} of "
         f"{wins.settings}** settings beat FP16 DDP by more than {SHARE}, {wins.over_plain} beat FP32 DDP by as much."
     )
-    return [counts, _fastest(found), *_lost(found), *_hook(wins)]
+    return [counts, _fastest(found), _quality(found), *_lost(found), *_hook(wins)]
 
 
 def _fastest(found: Sequence[Run]) -> str:
@@ -75,6 +77,36 @@ def _fastest(found: Sequence[Run]) -> str:
         f"Fastest where it pays: {told}. At best `{label(record)}` makes a step {ratio:.1f} times as fast as DDP "
         f"({_short(run.set_up)})."
     )
+
+
+def _quality(found: Sequence[Run]) -> str:
+    """Which of these codecs may be recommended, by our trainings; of the fastest that may not, what they lost."""
+    judged = {
+        (run.set_up.model, r.what["configuration"]): standing(r.what["configuration"], kind_of(run.set_up.model))
+        for run in found
+        for r in run.ours
+    }
+    safe = [
+        replace(run, records=tuple(r for r in run.records if is_baseline(r) or _is_safe(judged, run, r)))
+        for run in found
+    ]
+    names = list(dict.fromkeys(r.what["configuration"] for run in safe for r in run.ours))
+    fastest = dict.fromkeys((run.set_up.model, run.best[0].what["configuration"]) for run in found if run.best)
+    doubtful = {name: judged[model, name] for model, name in fastest if judged[model, name].kind != SAFE}
+    mind = "; ".join(f"`{name}`: {told.sentence}" for name, told in doubtful.items())
+    told = f" Not recommended, though fastest somewhere: {mind}." if mind else ""
+    if not names:
+        return f"None of these codecs kept its quality in all our trainings and was tried on such tasks.{told}"
+    won = sum(run.best is not None and run.best[1] >= WIN for run in safe)
+    listed = ", ".join(f"`{name}`" for name in names)
+    return (
+        f"With those alone that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
+    )
+
+
+def _is_safe(judged: Mapping[tuple[str, str], Standing], run: Run, record: Record) -> bool:
+    found = judged.get((run.set_up.model, record.what["configuration"]))
+    return found is not None and found.kind == SAFE
 
 
 def _lost(found: Sequence[Run]) -> list[str]:
@@ -116,7 +148,8 @@ def _demos(records: Sequence[Record]) -> list[str]:
         pays = f"is {ratio:.1f} times as fast" if ratio >= WIN else f"is {ratio:.2f} times as fast, so it does not pay"
         lines.append(
             f"Demo, {machine(best)}, {run.link}: `{best.what['configuration']}` takes {times} of "
-            f"{run.ddp.what['configuration']} and {pays}."
+            f"{run.ddp.what['configuration']} and {pays}; in our trainings: "
+            f"{standing(best.what['configuration'], IMAGES).sentence}."
         )
     return lines
 
@@ -141,7 +174,4 @@ def _not_said(sources: Sequence[Sourced], counted: Sequence[Run]) -> list[str]:
         if not any(w.get("gpu") for w in where):
             told += " Steps are made on a CPU: a GPU computes and encodes far faster, and its links are faster too."
         lines.append(told)
-    if counted and not of_kind(sources, "accuracy"):
-        but = ", apart from the demo's short run" if of_kind(sources, "demo") else ""
-        lines.append(f"How well a model learns with these codecs is not said here{but}: these are times.")
     return lines
