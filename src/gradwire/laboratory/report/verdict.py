@@ -99,9 +99,7 @@ def _quality(found: Sequence[Run]) -> str:
         return f"None of these codecs kept its quality in all our trainings and was tried on such tasks.{told}"
     won = sum(run.best is not None and run.best[1] >= WIN for run in safe)
     listed = ", ".join(f"`{name}`" for name in names)
-    return (
-        f"With those alone that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
-    )
+    return f"With those that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
 
 
 def _is_safe(judged: Mapping[tuple[str, str], Standing], run: Run, record: Record) -> bool:
