@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from gradwire import planner
 from gradwire.cli.whatif import whatif
 from gradwire.core.errors import ConfigError, UnknownName
+from gradwire.planner.evidence import standing
 
 HARDWARE = "v100-paper-measured"
 POWER = "powersgd(rank=4)"
@@ -43,6 +44,9 @@ def test_json_has_every_point_and_the_crossovers():
         {"codec": POWER, "baseline": c.baseline, "at": c.at, "faster_below": True} for c in own.crossovers
     ]
     assert found["sentences"] == own.sentences()
+    assert (
+        found["quality"] == own.quality() == [f"powersgd in our trainings: {standing('powersgd', 'images').sentence}."]
+    )
     assert (found["metric"], found["hardware"], found["files"], found["notes"]) == ("sync", HARDWARE, [], [])
     assert {"name", "value", "source"} == set(found["inputs"][0])
     assert found["inputs_of"] == {"codec": "powersgd", "batch": 64, "gpus": 64, "gpus_per_node": 1}

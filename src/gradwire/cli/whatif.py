@@ -148,6 +148,7 @@ def _result(found: Sweep, metric: str, files: Sequence[str]) -> dict[str, Any]:
         "rows": found.rows(metric),
         "crossovers": [{name: getattr(c, name) for name in names} for c in found.crossovers],
         "sentences": found.sentences(),
+        "quality": found.quality(),
         "notes": list(found.notes),
         "inputs_of": {name: getattr(found.first, name) for name in ("codec", "batch", "gpus", "gpus_per_node")},
         "inputs": [dataclasses.asdict(one) for one in found.first.inputs],
@@ -163,7 +164,7 @@ def _page(found: Sweep, metric: str, files: Sequence[str]) -> RenderableType:
 
     told = f"{found.setting}: {METRICS[metric]}, predicted with profile {found.first.hardware}"
     shown = [_curves(found, metric)] if len(found.quantities) == 1 else _maps(found, metric)
-    lines = [*found.sentences(), *found.notes, *(f"wrote {name}" for name in files)]
+    lines = [*found.sentences(), *found.quality(), *found.notes, *(f"wrote {name}" for name in files)]
     return Group(Text(told), *(part for table in shown for part in ("", table)), *map(Text, ("", *lines)))
 
 

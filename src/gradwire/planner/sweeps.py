@@ -17,6 +17,7 @@ from gradwire.core.baselines import DDP, FP16, FP32
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.planner import model as perf
+from gradwire.planner.evidence import kind_of, standing
 from gradwire.planner.model import Prediction
 from gradwire.planner.profile import Profile
 from gradwire.planner.quantity import Quantity, quantity, setting, values
@@ -123,6 +124,11 @@ class Sweep:
     def first(self) -> Prediction:
         """Some prediction that was possible, of a codec if there is one."""
         return next(p for c in reversed(self.curves) for p in c.predictions if p is not None)
+
+    def quality(self) -> list[str]:
+        """What our trainings say of each codec: a curve tells times alone."""
+        kind = kind_of(self.setup["model"])
+        return [f"{c.codec} in our trainings: {standing(c.codec, kind).sentence}." for c in self.codecs]
 
     def sentences(self) -> list[str]:
         """How each codec compares with FP16 and FP32 DDP over the whole sweep."""

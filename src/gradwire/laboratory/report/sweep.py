@@ -40,7 +40,7 @@ def times(sweep: Sweep, metric: str) -> Chart:
         y=Axis(METRICS[metric], log=_wide(series), unit="seconds"),
         series=series,
         subtitle=_source(sweep),
-        notes=(*sweep.sentences(), *sweep.notes, _inputs(sweep)),
+        notes=(*sweep.sentences(), *sweep.quality(), *sweep.notes, _inputs(sweep)),
         marks=_marks(sweep, only_faster=False),
     )
 
