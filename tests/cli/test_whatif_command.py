@@ -44,9 +44,8 @@ def test_json_has_every_point_and_the_crossovers():
         {"codec": POWER, "baseline": c.baseline, "at": c.at, "faster_below": True} for c in own.crossovers
     ]
     assert found["sentences"] == own.sentences()
-    assert (
-        found["quality"] == own.quality() == [f"powersgd in our trainings: {standing('powersgd', 'images').sentence}."]
-    )
+    told = f"{POWER} in our trainings: {standing(POWER, 'images').sentence}."
+    assert found["quality"] == own.quality() == [told]
     assert (found["metric"], found["hardware"], found["files"], found["notes"]) == ("sync", HARDWARE, [], [])
     assert {"name", "value", "source"} == set(found["inputs"][0])
     assert found["inputs_of"] == {"codec": "powersgd", "batch": 64, "gpus": 64, "gpus_per_node": 1}
