@@ -35,7 +35,9 @@ BASE = Profile(
     network=Network(
         latency_seconds=1.5e-5,
         efficiency=0.92,
-        source="assumed: 15 us a hop, 92 % of the nominal rate for payloads, as all-reduce had on shaped links",
+        sums="auto",
+        source="assumed: 15 us a hop, 92 % of the nominal rate for payloads, as all-reduce had on shaped links; "
+        "sums by the fastest of ring, tree and node by node, as NCCL chooses",
     ),
     inside=Link(latency_seconds=5e-6, bits_per_second=3.2e12),
     inside_source="assumed: NVLink 4, 400 GB/s of its 450 GB/s a direction",

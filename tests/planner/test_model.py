@@ -132,6 +132,18 @@ def test_hierarchical_bytes_are_the_tracers(codec, within):
     assert found.sent_bytes == pytest.approx(exact.sent_bytes, rel=within)
 
 
+def test_sums_take_the_fastest_way_where_the_profile_says_so():
+    place = {"model": "bert-base", "batch": 12, "bandwidth": "10gbit", "codec": "fp16", "hardware": "h200"}
+    for gpus, per_node, fastest in ((16, 1, "ring"), (16, 8, "hierarchical"), (1024, 1, "tree")):
+        asked = {**place, "gpus": gpus, "gpus_per_node": per_node}
+        own = predict(**asked).step_seconds
+        each = {way: predict(**asked, sums=way).step_seconds for way in ("ring", "tree", "hierarchical")}
+        assert min(each, key=each.get) == fastest
+        assert own == predict(**asked, sums="auto").step_seconds <= min(each.values()) * (1 + 1e-9)
+    told = {**place, "gpus": 1024, "hardware": "v100-paper-measured", "model": "resnet50", "batch": 64}
+    assert predict(**told).step_seconds == predict(**told, sums="ring").step_seconds
+
+
 def test_ways_of_sums():
     ring, tree, server = (seconds(sums=w) for w in ("ring", "tree", "parameter_server"))
     assert tree != ring

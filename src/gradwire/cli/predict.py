@@ -37,7 +37,7 @@ def predict(
     strategy: options.Strategy = "auto",
     accumulate: options.Accumulate = 1,
     backward: options.Backward = None,
-    sums: options.Sums = "ring",
+    sums: options.Sums = None,
     switch: options.Switch = None,
     as_json: AsJson = False,
 ) -> None:

@@ -64,8 +64,14 @@ Backward = Annotated[
 
 
 Sums = Annotated[
-    str,
-    typer.Option("--sums", metavar="WAY", help="How all-reduces travel: ring, tree, hierarchical, parameter_server."),
+    str | None,
+    typer.Option(
+        "--sums",
+        metavar="WAY",
+        help="How all-reduces travel: ring, tree, hierarchical, parameter_server, or auto, the fastest of the first "
+        "three; the profile's way if not given.",
+        show_default=False,
+    ),
 ]
 Switch = Annotated[
     str | None,

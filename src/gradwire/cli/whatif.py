@@ -52,7 +52,7 @@ def whatif(
     strategy: options.Strategy = "auto",
     accumulate: options.Accumulate = 1,
     backward: options.Backward = None,
-    sums: options.Sums = "ring",
+    sums: options.Sums = None,
     switch: options.Switch = None,
     metric: Annotated[
         str, typer.Option("--metric", metavar="NAME", help="step: the whole step; sync: backward and exchange.")

@@ -34,7 +34,7 @@ FP16_HOOK = (
     "model.register_comm_hook(None, hooks.fp16_compress_hook)"
 )
 BY_TIME_ALONE = "Ranked by time alone, as asked for: look at what codecs lost in our trainings before you take one."
-NODES_REMARK = "DDP's own sums are taken to go by the faster of one ring over all GPUs and node by node, as NCCL would."
+NODES_REMARK = "DDP's own sums, like those of codecs, go by the fastest of ring, tree and node by node, as NCCL's do."
 MEMORY_REMARK = "Whether codecs fit into memory is not known: the profile has no memory of this model and batch."
 
 

@@ -16,8 +16,9 @@ and how many bytes the busiest card and the busiest link inside a node carry:
 | scatter by `direct` | p-1 | g (p-g)/p b | (g-1)/p b |
 | route | 1 | g b | - |
 
-In a ring a message passes p/g cards and p-p/g links inside, so a hop costs their mean. A max is a sum. Each exchange
-also costs what it takes to start one.
+A sum by `auto` goes by the fastest of ring, tree and hierarchical for its bytes, as NCCL chooses. In a ring a message
+passes p/g cards and p-p/g links inside, so a hop costs their mean. A max is a sum. Each exchange also costs what it
+takes to start one.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from gradwire.core.units import transfer_seconds
 from gradwire.core.wire import gathered, reduced, scattered
 from gradwire.planner.cluster import Cluster
 
+AUTO = "auto"
+CHOSEN_FROM = ("ring", "tree", "hierarchical")  # by `auto`
 WAYS = {
-    "sum": ("ring", "tree", "hierarchical", "parameter_server"),
+    "sum": ("ring", "tree", "hierarchical", "parameter_server", AUTO),
     "gather": ("ring", "direct", "hierarchical", "parameter_server"),
     "scatter": ("direct",),
     "route": ("direct",),
@@ -66,6 +69,8 @@ def cost(kind: str, num_bytes: float, cluster: Cluster, way: str | None = None) 
         raise ConfigError(f"gradwire: a {kind} cannot go by {way!r}; known: {', '.join(WAYS[kind])}")
     if cluster.gpus == 1:
         return Cost(0.0, 0.0)
+    if way == AUTO:
+        return min((cost(kind, num_bytes, cluster, each) for each in CHOSEN_FROM), key=lambda found: found.seconds)
     inside_messages, messages, inside_bytes, card_bytes = _load(kind, way, num_bytes, cluster)
     network = cluster.link(kind)
     start = network.start_seconds if cluster.nodes > 1 else cluster.inside.start_seconds

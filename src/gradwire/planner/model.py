@@ -20,7 +20,7 @@ from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
 from gradwire.planner.cluster import Cluster, Link, check_rate
-from gradwire.planner.cost import WAYS, Cost, cost, together
+from gradwire.planner.cost import AUTO, CHOSEN_FROM, WAYS, Cost, cost, together
 from gradwire.planner.profile import CodecCost, Profile, Times
 from gradwire.planner.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
 from gradwire.planner.workload import AFTER, OVERLAP, Unit, Workload, shipped
@@ -80,7 +80,7 @@ def predict(
     encode_speed: float = 1.0,
     ratio: float = 1.0,
     backward: float | None = None,
-    sums: str = "ring",
+    sums: str | None = None,
     switch: str | float | None = None,
     workload: Workload | None = None,
 ) -> Prediction:
@@ -89,8 +89,9 @@ def predict(
     Args:
         workload: instead of the shipped one, for codecs and models of your own (`gradwire.planner.questions` finds it).
     """
-    _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     profile = Profile.load(hardware)
+    sums = profile.network.sums if sums is None else sums
+    _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     if workload is None:
         shipped().check_model(model)
     cluster = profile.cluster(gpus, gpus_per_node, bandwidth, latency)
@@ -269,17 +270,23 @@ class _Units:
             return []
         rounds: dict[int, list[Cost]] = {}
         for e in unit.exchanges:
-            rounds.setdefault(e.round, []).append(self._a_byte(e.kind).times(e.num_bytes / self.ratio))
+            rounds.setdefault(e.round, []).append(self._cost(e.kind, e.num_bytes / self.ratio))
         return [together(rounds[number]) for number in sorted(rounds)]
 
-    def _a_byte(self, kind: str) -> Cost:
-        """Of an exchange of one byte: latency, and what each byte adds. Asked for once a kind, not once a unit."""
+    def _cost(self, kind: str, num_bytes: float) -> Cost:
+        """Of an exchange, by the fastest of the ways that it may go."""
+        return min((each.times(num_bytes) for each in self._a_byte(kind)), key=lambda found: found.seconds)
+
+    def _a_byte(self, kind: str) -> list[Cost]:
+        """Of an exchange of one byte, by each way: latency, and what each byte adds. Asked for once a kind."""
         if kind not in self._known:
-            self._known[kind] = cost(kind, 1.0, self._among, self._way(kind))
+            way = self._way(kind)
+            ways = CHOSEN_FROM if way == AUTO else (way,)
+            self._known[kind] = [cost(kind, 1.0, self._among, each) for each in ways]
         return self._known[kind]
 
     @cached_property
-    def _known(self) -> dict[str, Cost]:
+    def _known(self) -> dict[str, list[Cost]]:
         return {}
 
     def _way(self, kind: str) -> str | None:

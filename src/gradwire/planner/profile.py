@@ -19,6 +19,7 @@ from typing import Any
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.registry import Check
 from gradwire.planner.cluster import KINDS, Cluster, Link, check_gpus, check_rate
+from gradwire.planner.cost import WAYS
 from gradwire.planner.spec import same
 from gradwire.planner.timeline import Overlap
 
@@ -95,6 +96,7 @@ class Network:
     source: str
     start_seconds: float = 0.0  # of an exchange, beside its messages
     bits_per_second: float | None = None  # as calibrated; a question may ask for another rate
+    sums: str = "ring"  # how all-reduces travel, unless a question says
     kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
@@ -253,6 +255,9 @@ def _check(profile: Profile) -> None:
     for kind in profile.network.kinds:
         if kind not in KINDS:
             raise ConfigError(f"profile {profile.name}: network.kinds.{kind} is none of {', '.join(KINDS)}")
+    if profile.network.sums not in WAYS["sum"]:
+        known = ", ".join(WAYS["sum"])
+        raise ConfigError(f"profile {profile.name}: network.sums must be one of {known}, got {profile.network.sums!r}")
 
 
 def _at_batch(entries: tuple[Times, ...], batch: int) -> Times:

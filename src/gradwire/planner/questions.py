@@ -38,7 +38,7 @@ def predict(
     encode_speed: float = 1.0,
     ratio: float = 1.0,
     backward: float | None = None,
-    sums: str = "ring",
+    sums: str | None = None,
     switch: str | float | None = None,
 ) -> Prediction:
     """Predict the step of one model with one codec on one cluster.
@@ -60,7 +60,8 @@ def predict(
         encode_speed: how many times as fast as the profile's device codecs encode and decode.
         ratio: how many times smaller than the codec's payloads yours are.
         backward: seconds of the backward pass; None: the profile's. The forward pass then takes half of it.
-        sums: how all-reduces travel: ``"ring"``, ``"tree"``, ``"hierarchical"`` or ``"parameter_server"``.
+        sums: how all-reduces travel: ``"ring"``, ``"tree"``, ``"hierarchical"``, ``"parameter_server"``, or ``"auto"``,
+            the fastest of the first three, as NCCL chooses; None: as the profile says.
         switch: the rate of the switch between all nodes, if that is a limit.
 
     Returns:
@@ -100,7 +101,7 @@ def advise(
     encode_speed: float = 1.0,
     ratio: float = 1.0,
     backward: float | None = None,
-    sums: str = "ring",
+    sums: str | None = None,
     switch: str | float | None = None,
 ) -> Advice:
     """Say which codec, if any, is worth it: safe ones ranked by the time of a step, and what would change the answer.
