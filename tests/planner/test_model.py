@@ -10,7 +10,7 @@ from gradwire import models, planner
 from gradwire.core.errors import ConfigError, GradwireError
 from gradwire.planner import published
 from gradwire.planner.model import predict
-from gradwire.planner.profile import Profile
+from gradwire.planner.profile import CodecCost, Profile, Whole
 from gradwire.planner.timeline import Overlap
 from gradwire.planner.workload import shipped
 from gradwire.tracing import trace
@@ -154,6 +154,21 @@ def test_ways_of_sums():
 def test_a_slow_switch_is_a_limit():
     assert seconds(switch="80gbit") == seconds()  # eight nodes need 80 Gbit/s
     assert seconds(switch="40gbit") == pytest.approx(seconds(bandwidth="5gbit"))
+
+
+def test_a_cost_by_a_law_is_an_estimate_and_tells_how_far_off_the_law_is():
+    h200 = Profile.load("h200")
+    law = h200.codecs["topk"].encode
+    elements = sum(u.compressed for u in shipped().workload("resnet50", "topk", "auto", "overlap", 2).units)
+    whole = Whole(encode_seconds=law.seconds(elements, h200.device), decode_seconds=0.0, source="measured: here")
+    known = CodecCost(encode=law, decode=law, source="measured: here", models={"resnet50": whole})
+    profile = dataclasses.replace(h200, codecs={**h200.codecs, "topk": known})
+    told = {}
+    for model in ("resnet50", "vgg19"):
+        found = predict(model=model, batch=64, gpus=8, bandwidth="10gbit", codec="topk", hardware=profile, backward=0.1)
+        told[model] = next(i.source for i in found.inputs if i.name == "encode and decode")
+    assert told["resnet50"] == "measured: here"
+    assert told["vgg19"] == "estimated: by a law of sizes, 100 % off in the median where models were measured whole (1)"
 
 
 def test_inputs_name_their_sources():

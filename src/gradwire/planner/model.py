@@ -16,6 +16,7 @@ from functools import cached_property
 
 from gradwire.core.baselines import DDP
 from gradwire.core.errors import ConfigError
+from gradwire.core.records import quantile
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
@@ -111,6 +112,8 @@ def predict(
             f"measure it: gradwire calibrate --codec {workload.codec}"
         )
     expense, source = found
+    if source == expense.source and expense.models and workload.model not in expense.models:
+        source = _by_law(expense, workload.codec, profile)
     units = _Units(workload, profile, cluster, strategy, expense, encode_speed, ratio, sums)
     jobs = [units.job(unit) for unit in workload.units] if gpus > 1 else []
     work = times.backward_seconds / compute_speed
@@ -329,6 +332,21 @@ class _Units:
             return max((e.num_bytes for e in unit.exchanges), default=0.0)
         received = sum(self.peers * e.num_bytes if e.kind == "gather" else 2 * e.num_bytes for e in unit.exchanges)
         return received / self.ratio + FP32_BYTES * unit.compressed
+
+
+def _by_law(expense: CodecCost, codec: str, profile: Profile) -> str:
+    """The source of a cost that no measurement of the whole model gives: how far off the law is where there is one."""
+    off = []
+    for model, whole in expense.models.items():
+        if expense.encode is None or expense.decode is None or not shipped().has(model, codec, "auto"):
+            continue
+        elements = sum(unit.compressed for unit in shipped().workload(model, codec, "auto", OVERLAP, 2).units)
+        law = expense.encode.seconds(elements, profile.device) + expense.decode.seconds(elements, profile.device)
+        off.append(abs(law / (whole.encode_seconds + whole.decode_seconds) - 1))
+    told = "by a law of sizes"
+    if off:
+        told += f", {100 * quantile(off, 0.5):.0f} % off in the median where models were measured whole ({len(off)})"
+    return f"estimated: {told}"
 
 
 def _inputs(
