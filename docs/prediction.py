@@ -23,6 +23,8 @@ AGAIN = "validation_xeon-again_2026-11-15.jsonl"
 STEPS = (
     "step_xeon-16core_session-3_2026-11-17.jsonl",
     "step_xeon-16core-8hosts_2026-11-17.jsonl",
+    MEASURED,
+    AGAIN,
     "step_neoverse-n1_2026-11-15.jsonl",
     "collective_xeon_2026-11-15.jsonl",
 )
