@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwire.core import records
-from gradwire.planner import device, evidence, validate
+from gradwire.planner import device, validate
+from gradwire.planner import quality as trained
 from gradwire.planner.calibrate import grouped
 from gradwire.planner.cluster import Link
 from gradwire.planner.profile import CodecCost, Device, Law, Network, Profile
@@ -84,10 +85,10 @@ def profiles() -> dict[str, Profile]:
     }
 
 
-def quality() -> list[evidence.Evidence]:
+def qualities() -> list[trained.Quality]:
     """What all trainings say of codecs."""
     files = sorted((ROOT / "results").glob("accuracy_*.jsonl"))
-    return evidence.tabulate(Run(r) for file in files for r in records.load(file) if readable(r))
+    return trained.tabulate(Run(r) for file in files for r in records.load(file) if readable(r))
 
 
 def main() -> None:
@@ -95,7 +96,7 @@ def main() -> None:
         (DATA / f"{name}.toml").write_text(dump(profile), encoding="utf-8")
     found = validate.accuracy(records.load(ROOT / "results" / PREDICTIONS))
     (DATA / "accuracy.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    (DATA / "quality.json").write_text(evidence.to_json(quality()), encoding="utf-8")
+    (DATA / "quality.json").write_text(trained.to_json(qualities()), encoding="utf-8")
 
 
 if __name__ == "__main__":

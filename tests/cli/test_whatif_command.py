@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gradwire import planner
 from gradwire.cli.whatif import whatif
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.planner.evidence import standing
+from gradwire.planner.quality import standing
 
 HARDWARE = "v100-paper-measured"
 POWER = "powersgd(rank=4)"

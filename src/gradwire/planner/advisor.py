@@ -1,6 +1,6 @@
 """Which codec, if any: all of them ranked for a set-up, a verdict, its reasons, what would change it, and how sure.
 
-Ranked by the time of a step are codecs that our own trainings call safe, see `planner.evidence`. What lost too much, or
+Ranked by the time of a step are codecs that our own trainings call safe, see `planner.quality`. What lost too much, or
 was not tried on a task like the model's, is listed apart and never recommended, unless `any_codec` is asked for.
 """
 
@@ -16,7 +16,7 @@ from gradwire.core.baselines import FP16, MAX_LOSS, WIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds
-from gradwire.planner import crossover, evidence
+from gradwire.planner import crossover, quality
 from gradwire.planner import model as perf
 from gradwire.planner.cluster import check_gpus
 from gradwire.planner.crossover import Crossover, Needed
@@ -103,7 +103,7 @@ def advise(
     if strategy is not None:
         Check("advise").one_of("strategy", strategy, STRATEGIES)
     if task is not None:
-        Check("advise").one_of("task", task, evidence.TASKS)
+        Check("advise").one_of("task", task, quality.TASKS)
     check_gpus(gpus, gpus_per_node)
     profile = Profile.load(hardware)
     place = {"model": model, "batch": batch, "gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth}
@@ -111,9 +111,9 @@ def advise(
     contest = Contest(predict, profile, {**place, "hardware": profile, **setup}, modes, strategy)
     baselines = contest.baselines()  # first, since it refuses what is wrong with the set-up
     reference = contest.reference()
-    kind = evidence.kind_of(model) if task is None else task
+    kind = quality.kind_of(model) if task is None else task
     judged = [_judged(r, kind, max_loss) for r in contest.ranking(wanted(codecs))]
-    ranking = tuple(r for r in judged if any_codec or r.standing == evidence.SAFE)
+    ranking = tuple(r for r in judged if any_codec or r.standing == quality.SAFE)
     apart = tuple(r for r in judged if r not in ranking)
     able = [r for r in ranking if r.step_seconds is not None and r.fits is not False]
     best = able[0] if able else None
@@ -333,13 +333,13 @@ def _expected_sentence(expected: Mapping[str, Any], profile: Profile) -> str:
 
 
 def _judged(one: Ranked, kind: str | None, max_loss: float) -> Ranked:
-    found = evidence.standing(one.codec, kind, max_loss)
+    found = quality.standing(one.codec, kind, max_loss)
     return replace(one, standing=found.kind, evidence=found.sentence)
 
 
 def _rule(kind: str | None, max_loss: float) -> str:
     """Which codecs are ranked."""
-    percent = max_loss * evidence.PERCENT_A_POINT
+    percent = max_loss * quality.PERCENT_A_POINT
     tried = f"were tried on {kind}" if kind is not None else "were tried at all; --task asks for more of your own model"
     return (
         f"Ranked are codecs that lost at most {max_loss:g} points, or {percent:g} % of a perplexity, wherever we "

@@ -17,9 +17,9 @@ from gradwire.core.baselines import DDP, FP16, FP32
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.planner import model as perf
-from gradwire.planner.evidence import kind_of, standing
 from gradwire.planner.model import Prediction
 from gradwire.planner.profile import Profile
+from gradwire.planner.quality import kind_of, standing
 from gradwire.planner.quantity import Quantity, quantity, setting, values
 from gradwire.planner.ranking import LABELS
 

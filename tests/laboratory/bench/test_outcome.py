@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gradwire.laboratory.bench.outcome import Outcome, describe_win, even_at, line, on_link, pays, verdict, wins_below
-from gradwire.planner.evidence import standing
+from gradwire.planner.quality import standing
 
 
 def an_outcome(label, milliseconds, sent_bytes, accuracy=0.9, spread=1.0):

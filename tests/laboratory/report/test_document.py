@@ -13,7 +13,7 @@ from invented import NASTY, Page, accuracy, collective, demo, encode, everything
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import append
 from gradwire.laboratory.report import document, load, verdict
-from gradwire.planner.evidence import standing
+from gradwire.planner.quality import standing
 
 ALL = (
     "Verdict",

@@ -15,7 +15,7 @@ from typing import Any
 from gradwire.core.baselines import HALF, PLAIN
 from gradwire.core.records import Quantiles
 from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, parse_rate, transfer_seconds
-from gradwire.planner.evidence import IMAGES, SAFE, standing
+from gradwire.planner.quality import IMAGES, SAFE, standing
 
 LOOPBACK = "loopback"
 HOLDS = 0.85  # of its rate, that a link must carry as payload to be called by it

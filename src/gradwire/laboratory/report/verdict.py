@@ -13,7 +13,7 @@ from gradwire.laboratory.report.load import Sourced, machine, of_kind
 from gradwire.laboratory.report.page import Block, Section, Text
 from gradwire.laboratory.report.sections import demo
 from gradwire.laboratory.report.steps import Run, SetUp, Wins, count, is_baseline, label, main_sweep, runs
-from gradwire.planner.evidence import IMAGES, SAFE, Standing, kind_of, standing
+from gradwire.planner.quality import IMAGES, SAFE, Standing, kind_of, standing
 
 FEW = 4  # set-ups named one by one
 

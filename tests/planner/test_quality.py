@@ -9,8 +9,8 @@ import pytest
 
 from gradwire import planner
 from gradwire.core import records
-from gradwire.planner import evidence
-from gradwire.planner.evidence import LOSSY, SAFE, UNTRIED, Evidence, kind_of, standing, tabulate
+from gradwire.planner import quality
+from gradwire.planner.quality import LOSSY, SAFE, UNTRIED, Quality, kind_of, standing, tabulate
 from gradwire.planner.spec import keeps
 from gradwire.planner.training import Run
 from gradwire.planner.workload import shipped
@@ -76,7 +76,7 @@ def test_each_is_taken_at_its_best_rate():
 
 def planted(*entries):
     return [
-        Evidence(task, kind_of(task), codec, memory, loss, evidence.POINTS, 0.2, 3, 100)
+        Quality(task, kind_of(task), codec, memory, loss, quality.POINTS, 0.2, 3, 100)
         for task, codec, memory, loss in entries
     ]
 
@@ -86,13 +86,13 @@ def test_one_loss_anywhere_is_enough():
         ("resnet9-cifar10", "natural", "error_feedback", 0.1), ("ncf-ml1m", "natural", "error_feedback", 0.6)
     )
     found = standing("natural", "images", table=table)
-    assert (found.kind, found.evidence.task) == (LOSSY, "ncf-ml1m")
+    assert (found.kind, found.quality.task) == (LOSSY, "ncf-ml1m")
     found = standing("natural", "images", 0.6, table)
-    assert (found.kind, found.evidence.task) == (SAFE, "resnet9-cifar10")
+    assert (found.kind, found.quality.task) == (SAFE, "resnet9-cifar10")
     found = standing("natural", "language", 0.6, table)
     assert (found.kind, found.sentence) == (UNTRIED, "not tried on such a task; -0.6 ± 0.2 points, ncf-ml1m, 3 seeds")
     assert standing("natural", None, 0.6, table).kind == SAFE
-    assert standing("blockint", None, table=table) == evidence.Standing(UNTRIED, None)
+    assert standing("blockint", None, table=table) == quality.Standing(UNTRIED, None)
 
 
 def test_only_its_own_memory_and_its_own_parameters_count():
@@ -104,18 +104,18 @@ def test_only_its_own_memory_and_its_own_parameters_count():
 def test_the_shipped_table_is_that_of_the_records():
     files = sorted(RESULTS.glob("accuracy_*.jsonl"))
     found = tabulate(Run(r) for file in files for r in records.load(file))
-    assert tuple(found) == evidence.shipped()
-    assert {e.kind for e in found} <= set(evidence.TASKS)
+    assert tuple(found) == quality.shipped()
+    assert {e.kind for e in found} <= set(quality.TASKS)
 
 
 def test_every_model_of_the_catalogue_has_a_kind():
-    assert all(kind_of(model) in evidence.TASKS for model in shipped().models())
+    assert all(kind_of(model) in quality.TASKS for model in shipped().models())
     assert kind_of("somebody.elses:net") is None
 
 
 @pytest.mark.parametrize("model", shipped().models())
 def test_advice_names_nobody_who_lost_in_a_training_of_ours(model):
-    own = [e for e in evidence.shipped() if keeps(e.codec) == (e.memory != "none")]
+    own = [e for e in quality.shipped() if keeps(e.codec) == (e.memory != "none")]
     lossy = {e.codec for e in own if e.loss > (0.5 if e.unit == "points" else 1.0)}
     for rate in RATES:
         found = planner.advise(model=model, batch=8, gpus=16, bandwidth=rate, backward=0.05)

@@ -40,7 +40,7 @@ SURE = 1.96  # standard deviations of 95 %
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Quality:
     """One codec on one task, beside FP16 (FP32 where there is none) of the same set-up."""
 
     task: str
@@ -70,15 +70,15 @@ class Standing:
     """Whether a codec may be recommended for a kind of task, and why."""
 
     kind: str  # safe, lossy or untried
-    evidence: Evidence | None  # the worst loss, among tasks of the kind if the codec is safe
+    quality: Quality | None  # the worst loss, among tasks of the kind if the codec is safe
 
     @property
     def sentence(self) -> str:
-        """The evidence in a few words."""
+        """The quality in a few words."""
         if self.kind == UNTRIED:
-            tried = "" if self.evidence is None else f"; {self.evidence}"
+            tried = "" if self.quality is None else f"; {self.quality}"
             return f"not tried on such a task{tried}"
-        return str(self.evidence)
+        return str(self.quality)
 
 
 def kind_of(model: str) -> str | None:
@@ -93,7 +93,7 @@ def kind_of(model: str) -> str | None:
 
 
 def standing(
-    codec: str, kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Evidence] | None = None
+    codec: str, kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Quality] | None = None
 ) -> Standing:
     """What our records say of a codec with its own memory.
 
@@ -101,7 +101,7 @@ def standing(
         codec: its spec.
         kind: of task; None: any will do.
         max_loss: points that it may have lost, wherever it was tried.
-        table: the evidence; None: what is shipped.
+        table: qualities; None: what is shipped.
     """
     try:
         known = [e for e in (shipped() if table is None else table) if same(e.codec, codec)]
@@ -116,27 +116,27 @@ def standing(
     return Standing(UNTRIED, max(known, key=_severity, default=None))
 
 
-def _severity(evidence: Evidence) -> float:
-    return evidence.loss / (PERCENT_A_POINT if evidence.unit == PERPLEXITY else 1.0)
+def _severity(found: Quality) -> float:
+    return found.loss / (PERCENT_A_POINT if found.unit == PERPLEXITY else 1.0)
 
 
 @cache
-def shipped() -> tuple[Evidence, ...]:
+def shipped() -> tuple[Quality, ...]:
     """The table that comes with the library."""
     found = json.loads((files("gradwire.planner") / "data" / "quality.json").read_text(encoding="utf-8"))
-    return tuple(Evidence(**entry) for entry in found)
+    return tuple(Quality(**entry) for entry in found)
 
 
 # ---------------------------------------------------------------- the table, from records
 
 
-def to_json(table: Iterable[Evidence]) -> str:
+def to_json(table: Iterable[Quality]) -> str:
     """As it is shipped: one line an entry."""
     return "[\n" + ",\n".join(json.dumps(asdict(entry)) for entry in table) + "\n]\n"
 
 
-def tabulate(runs: Iterable[Run]) -> list[Evidence]:
-    """The evidence of trainings. Those under a controller, and those without a baseline, say nothing here."""
+def tabulate(runs: Iterable[Run]) -> list[Quality]:
+    """What trainings say. Those under a controller, and those without a baseline, say nothing here."""
     plain = [run for run in runs if run.controller is None and run.codec != CHOSEN]
     spread = _spread(plain)
     found = []
@@ -147,20 +147,20 @@ def tabulate(runs: Iterable[Run]) -> list[Evidence]:
             continue
         for (codec, memory), trained in by_codec.items():
             if trained is not baseline and codec != FP32:
-                found.append(_evidence(str(setup[0]), codec, memory, trained, baseline, spread))
+                found.append(_quality_of(str(setup[0]), codec, memory, trained, baseline, spread))
     return sorted(found, key=lambda e: (e.task, e.codec, e.memory, e.rounds))
 
 
-def _evidence(
+def _quality_of(
     task: str, codec: str, memory: str, trained: Sequence[Run], baseline: Sequence[Run], spread: Mapping[str, float]
-) -> Evidence:
+) -> Quality:
     unit = _unit(trained[0])
     loss = (1 if unit == PERPLEXITY else -1) * (_mean(trained) - _mean(baseline))
     deviation = spread.get(unit)
     margin = None if deviation is None else SURE * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
     kind = kind_of(task)
     assert kind is not None, f"{task} is of no known kind; add its family to FAMILIES"
-    return Evidence(
+    return Quality(
         task=task,
         kind=kind,
         codec=codec,
@@ -180,7 +180,7 @@ def _spread(runs: Sequence[Run]) -> dict[str, float]:
     for group in _grouped(runs, _but_for_its_seed).values():
         if len(group) > 1:
             middle = _mean(group)
-            squares[_unit(group[0])] += [(_quality(run) - middle) ** 2 for run in group]
+            squares[_unit(group[0])] += [(_reached(run) - middle) ** 2 for run in group]
             freedom[_unit(group[0])] += len(group) - 1
     return {unit: math.sqrt(math.fsum(found) / freedom[unit]) for unit, found in squares.items()}
 
@@ -204,14 +204,14 @@ def _unit(run: Run) -> str:
     return POINTS if run.higher_is_better else PERPLEXITY
 
 
-def _quality(run: Run) -> float:
+def _reached(run: Run) -> float:
     """The best of a run: points, or 100 times the logarithm of a perplexity, so that differences are percent."""
     best = run.by_rounds().best
     return best if run.higher_is_better else 100 * math.log(best)
 
 
 def _mean(runs: Sequence[Run]) -> float:
-    return math.fsum(map(_quality, runs)) / len(runs)
+    return math.fsum(map(_reached, runs)) / len(runs)
 
 
 def _grouped(runs: Iterable[Run], key: Callable[[Run], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Run]]:
