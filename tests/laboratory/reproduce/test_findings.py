@@ -124,6 +124,7 @@ def test_grace_above_needs_all_seeds():
     lucky = [ending("topk", q, seed=s, memory=EF) for s, q in enumerate((90.5, 93.0))]
     assert verdict("G-above", [*base, *lucky]) == CONTRADICTED
     assert verdict("G-above", [*base, ending("topk", 91.5, memory=EF)]) == OPEN  # one seed is chance
+    assert verdict("G-above", [*base, *lucky, ending("qsgd", 91.5)]) == OPEN  # a second seed of qsgd would tell
     better = [ending("topk", 91.5, seed=s, memory=EF) for s in (0, 1)]
     found = judged("G-above", [*base, *better])
     assert found.verdict == CONFIRMED
@@ -160,7 +161,11 @@ def test_grace_error_feedback():
     assert verdict("G-ef-sparse", helped) == CONFIRMED
     assert verdict("G-ef-sparse", [helped[1], ending("topk", 79.0, memory=EF)]) == CONTRADICTED
     harmed = [ending("signsgd", 70.0, memory=EF), ending("signsgd", 80.0)]
+    assert verdict("G-ef-harms", harmed) == OPEN  # one of four
+    harmed += [ending("qsgd", 70.0, memory=EF), ending("qsgd", 80.0)]
     assert verdict("G-ef-harms", harmed) == CONFIRMED
+    noisy = [ending("topk", 80.1, memory=EF), ending("topk", 80.0)]
+    assert verdict("G-ef-sparse", noisy) == OPEN  # seeds differ by as much
     ncf = [ending("topk", q, memory=m, task="ncf-ml1m", model="ncf-ml1m") for q, m in ((60.0, EF), (62.0, "none()"))]
     assert verdict("G-ef-ncf", [*helped, *ncf]) == CONFIRMED
     assert verdict("G-ef-sparse", ncf) == OPEN  # recommendation is the exception, and not counted
