@@ -445,6 +445,8 @@ def test_accordion_for_the_batch():
     other = [plain, grown(92.0, 8), grown(93.5, 32)]
     assert {verdict("A-batch", other), verdict("A-16384", other)} == {CONTRADICTED}
     assert {verdict("A-batch", [grown(93.5, 8)]), verdict("A-16384", both[:2]), verdict("A-16384", both[1:])} == {OPEN}
+    apart = [plain, grown(80.0, 8), grown(80.0, 32)]
+    assert {verdict("A-batch", apart), verdict("A-16384", apart)} == {OPEN}  # such runs say nothing of the study's
     longer = [ending("none", 94.0, epochs=60, **vgg), grown(92.0, 8, epochs=60)]
     for order in ([*both, *longer], [*longer, *both]):
         assert verdict("A-batch", order) == CONTRADICTED  # the longest counts
@@ -458,6 +460,7 @@ def test_large_batches():
     assert judged("A-large-batch", [plain, large]).measured == f"{told} (3 epochs of 300)"
     assert verdict("A-large-batch", [plain, large]) == CONFIRMED
     assert verdict("A-large-batch", [plain]) == OPEN
+    assert verdict("A-large-batch", [plain, ending("none", 80.0, batch=1024, **vgg)]) == OPEN  # it fell apart
     worse = ending("none", 50.0, batch=1024, learning_rate=9.0, **vgg)
     grown = ending(None, 91.0, batch=1024, controller="accordion_batch(factor=8)", **vgg)  # is none of the rates
     both = judged("A-large-batch", [plain, worse, large, grown]).measured
