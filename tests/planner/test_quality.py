@@ -52,10 +52,11 @@ def test_losses_are_against_fp16_of_the_same_setup():
 
 def test_perplexities_are_compared_in_percent():
     found = by_codec([run("fp16", 100.0, higher=False), run("qsgd", 102.0, higher=False)])["qsgd", "none"]
-    assert found.loss == pytest.approx(100 * math.log(1.02), abs=0.01)
+    assert found.loss == pytest.approx(2.0)
     assert str(found) == "perplexity +2.0 %, resnet9-cifar10, 1 seed"
     assert found.exceeds(0.9)
     assert not found.exceeds(1.0)
+    assert by_codec([run("fp16", 100.0, higher=False), run("qsgd", 250.0, higher=False)])["qsgd", "none"].loss == 150
 
 
 def test_seeds_of_other_codecs_give_the_margin():

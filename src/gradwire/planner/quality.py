@@ -160,7 +160,8 @@ def _quality_of(
     task: str, codec: str, memory: str, trained: Sequence[Run], baseline: Sequence[Run], spread: Mapping[str, float]
 ) -> Quality:
     unit = _unit(trained[0])
-    loss = (1 if unit == PERPLEXITY else -1) * (_mean(trained) - _mean(baseline))
+    worse = _mean(trained) - _mean(baseline)
+    loss = 100 * math.expm1(worse / 100) if unit == PERPLEXITY else -worse
     deviation = spread.get(unit)
     margin = None if deviation is None else SURE * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
     kind = kind_of(task)
@@ -210,7 +211,7 @@ def _unit(run: Run) -> str:
 
 
 def _reached(run: Run) -> float:
-    """The best of a run: points, or 100 times the logarithm of a perplexity, so that differences are percent."""
+    """The best of a run: points, or 100 times the logarithm of a perplexity, so that small differences are percent."""
     best = run.by_rounds().best
     return best if run.higher_is_better else 100 * math.log(best)
 
