@@ -29,6 +29,7 @@ from gradwire.laboratory.reproduce.study import Study
 from gradwire.laboratory.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
 from gradwire.planner import model as perf
 from gradwire.planner.clock import Modelled
+from gradwire.planner.quality import seed_noise
 from gradwire.planner.simulated_buckets import buckets
 from gradwire.planner.spec import short
 from gradwire.planner.tta import Utility, slack, utility
@@ -44,6 +45,17 @@ over records, named with each finding, and never typed in; the rules are in
 `gradwire.laboratory.reproduce.findings`. Accuracy is measured: real trainings, all workers computed on one device as
 the distributed run computes them. Times are not: they are modelled, or their published throughput is set
 beside our rounds, and each finding says so.
+
+What is not alike, here and there, and to be kept in mind:
+
+- All codecs have the baseline's learning rate, but votes (signsgd, signum), which go at 1e-3 and without momentum;
+  codecs that keep momentum themselves meet none in the optimizer. GRACE trains images with plain SGD under PowerSGD and
+  Random-k; ours have momentum.
+- THC that saturates keeps no memory, THC with exact sums does: they differ in both.
+- Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95 of
+  100 pairs, so a mark "within 0.5" that is nearer than that to its limit may be luck.
+- The stand-in for BERT is small, is trained for 756 steps, and is near where training breaks:
+  [plain FP32 at twice its rate](../results/rates_h200_2026-11-15.jsonl) does not learn.
 """
 
 Source = Callable[[Path, Record], str]
@@ -76,7 +88,7 @@ def write(evidence: Evidence, study: Study) -> str:
     counts = {paper: Counter(j.verdict for _, j in found) for paper, found in judged.items()}
     counts["Utility"] = Counter(verdict for _, _, _, verdict, _ in claims)
     return (
-        f"# Findings of four papers, checked\n{INTRO}\n{_tally(counts)}"
+        f"# Findings of four papers, checked\n{INTRO.format(noise=seed_noise())}\n{_tally(counts)}"
         f"\n## GRACE\n\n{grace.PAPER}.\n{_resnet9(evidence)}{_list(judged['GRACE'])}"
         f"\n## Beyond Throughput and Compression Ratios\n\n{throughput.PAPER}. {_stand_ins()}\n"
         f"{_errors(evidence)}{_rounds(evidence)}{_list(judged['Beyond Throughput'])}"
