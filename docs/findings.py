@@ -52,8 +52,8 @@ What is not alike, here and there, and to be kept in mind:
   codecs that keep momentum themselves meet none in the optimizer. GRACE trains images with plain SGD under PowerSGD and
   Random-k; ours have momentum.
 - THC that saturates keeps no memory, THC with exact sums does: they differ in both.
-- Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95 of
-  100 pairs, so a mark "within 0.5" that is nearer than that to its limit may be luck.
+- Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95
+  of 100 pairs, so a mark "within 0.5" that is nearer than that to its limit may be luck.
 - The stand-in for BERT is small, is trained for 756 steps, and is near where training breaks:
   [plain FP32 at twice its rate](../results/rates_h200_2026-11-15.jsonl) does not learn.
 """
