@@ -70,7 +70,7 @@ def _aims(records: Sequence[Record]) -> str:
             (m,) = encode.from_records([record])
             ms = 1e3 * m.median("total", "graphs" if m.graphs is not None else "kernels")
             graphs = "–" if m.graphs is None else f"{ms:.3f}"
-            verdict = "met" if ms <= aim else f"missed by {100 * (ms / aim - 1):.0f} %"
+            verdict = "met" if ms <= aim else f"missed by {100 * (ms / aim - 1):.1f} %"
             lines.append(f"| {model} | {codec} | {aim:g} | {graphs} | {1e3 * m.median('total'):.3f} | {verdict} |")
             if ms > aim:
                 missed.append((model, codec, record))

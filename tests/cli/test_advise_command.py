@@ -91,6 +91,8 @@ def test_what_hurts_is_listed_apart_with_the_reason(capsys, monkeypatch):
     assert f"- topk(ratio=0.001), {topk['step_seconds'] * 1e3:.3g} ms: {topk['evidence']}" in text
     assert main(["advise", *SLOW, "--task", "chess"]) == 2
     assert "`task` must be 'images' or 'language'" in capsys.readouterr().err
+    assert main(["advise", *SLOW, "--max-loss", "nan"]) == 2
+    assert "`max_loss` must be points, such as 0.5" in capsys.readouterr().err
 
 
 def test_rows_notes_and_marks(capsys, monkeypatch):

@@ -42,10 +42,10 @@ def check_record(command: str, record: Path | None) -> None:
         )
 
 
-def bars(disable: bool = False) -> Progress:
-    """Progress on stderr that leaves nothing behind; to be used in a `with` statement, on a terminal."""
+def bars() -> Progress:
+    """Progress on stderr that leaves nothing behind, and shows nothing but on a terminal; for a `with` statement."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=disable)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def emit(result: Any, as_json: bool, pretty: Callable[[], RenderableType]) -> None:

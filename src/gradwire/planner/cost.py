@@ -31,14 +31,15 @@ from gradwire.core.units import transfer_seconds
 from gradwire.core.wire import gathered, reduced, scattered
 from gradwire.planner.cluster import Cluster
 
-AUTO = "auto"
-CHOSEN_FROM = ("ring", "tree", "hierarchical")  # by `auto`
 WAYS = {
-    "sum": ("ring", "tree", "hierarchical", "parameter_server", AUTO),
+    "sum": ("ring", "tree", "hierarchical", "parameter_server"),
     "gather": ("ring", "direct", "hierarchical", "parameter_server"),
     "scatter": ("direct",),
     "route": ("direct",),
 }
+AUTO = "auto"
+SUMS = (*WAYS["sum"], AUTO)  # what may be asked for
+CHOSEN_FROM = ("ring", "tree", "hierarchical")  # by `auto`
 
 
 class Cost(NamedTuple):
@@ -69,8 +70,6 @@ def cost(kind: str, num_bytes: float, cluster: Cluster, way: str | None = None) 
         raise ConfigError(f"gradwire: a {kind} cannot go by {way!r}; known: {', '.join(WAYS[kind])}")
     if cluster.gpus == 1:
         return Cost(0.0, 0.0)
-    if way == AUTO:
-        return min((cost(kind, num_bytes, cluster, each) for each in CHOSEN_FROM), key=lambda found: found.seconds)
     inside_messages, messages, inside_bytes, card_bytes = _load(kind, way, num_bytes, cluster)
     network = cluster.link(kind)
     start = network.start_seconds if cluster.nodes > 1 else cluster.inside.start_seconds

@@ -21,7 +21,7 @@ from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
 from gradwire.core.wire import reduced
 from gradwire.planner.cluster import Cluster, Link, check_rate
-from gradwire.planner.cost import AUTO, CHOSEN_FROM, WAYS, Cost, cost, together
+from gradwire.planner.cost import AUTO, CHOSEN_FROM, SUMS, Cost, cost, together
 from gradwire.planner.profile import CodecCost, Profile, Times
 from gradwire.planner.timeline import COMPUTE, EXCHANGE, Job, Stage, simulate
 from gradwire.planner.workload import AFTER, OVERLAP, Unit, Workload, shipped
@@ -164,7 +164,7 @@ def _check(
 ) -> None:
     check = Check("gradwire")
     check.one_of("mode", mode, MODES)
-    check.one_of("sums", sums, WAYS["sum"])
+    check.one_of("sums", sums, SUMS)
     check.integer("accumulate", accumulate, 1)
     for name, value in (("compute_speed", compute_speed), ("encode_speed", encode_speed), ("ratio", ratio)):
         check.number(name, value, 1e-6, 1e6, "a factor above 0, such as 2 for twice as fast or small")

@@ -19,7 +19,7 @@ from typing import Any
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.registry import Check
 from gradwire.planner.cluster import KINDS, Cluster, Link, check_gpus, check_rate
-from gradwire.planner.cost import WAYS
+from gradwire.planner.cost import SUMS
 from gradwire.planner.spec import same
 from gradwire.planner.timeline import Overlap
 
@@ -255,8 +255,8 @@ def _check(profile: Profile) -> None:
     for kind in profile.network.kinds:
         if kind not in KINDS:
             raise ConfigError(f"profile {profile.name}: network.kinds.{kind} is none of {', '.join(KINDS)}")
-    if profile.network.sums not in WAYS["sum"]:
-        known = ", ".join(WAYS["sum"])
+    if profile.network.sums not in SUMS:
+        known = ", ".join(SUMS)
         raise ConfigError(f"profile {profile.name}: network.sums must be one of {known}, got {profile.network.sums!r}")
 
 

@@ -36,7 +36,7 @@ FAMILIES = {
 POINTS, PERPLEXITY = "points", "percent of the perplexity"
 PERCENT_A_POINT = 2.0  # of a perplexity
 SAFE, LOSSY, UNTRIED = "safe", "lossy", "untried"
-SURE = 1.96  # standard deviations of 95 %
+DEVIATIONS = 1.96  # to either side of the mean: 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _quality_of(
     worse = _mean(trained) - _mean(baseline)
     loss = 100 * math.expm1(worse / 100) if unit == PERPLEXITY else -worse
     deviation = spread.get(unit)
-    margin = None if deviation is None else SURE * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
+    margin = None if deviation is None else DEVIATIONS * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
     kind = kind_of(task)
     assert kind is not None, f"{task} is of no known kind; add its family to FAMILIES"
     return Quality(

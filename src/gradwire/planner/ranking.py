@@ -55,7 +55,7 @@ class Contest:
     strategy: str | None = None  # None: the best of those that make sense here
 
     def baseline(self, codec: str, **changes: Any) -> Prediction:
-        """DDP with gradients of that width on the wire, its sums by the faster of a ring and node by node.
+        """DDP with gradients of that width on the wire, its sums by the faster of the profile's way and node by node.
 
         Codecs may go node by node, so DDP must be allowed to: what a codec then wins is owed to compression alone.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +79,7 @@ def iteration(
         device=device,
         turns=turns,
     )
-    with bars(disable=not sys.stderr.isatty()) as progress:
+    with bars() as progress:
         bar = progress.add_task("turns", total=experiment.rounds(plan))
         measured = experiment.measure(plan, lambda: progress.advance(bar))
     found = experiment.to_records(plan, measured)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.core.baselines import WIN
@@ -81,18 +81,13 @@ def _fastest(found: Sequence[Run]) -> str:
 
 def _quality(found: Sequence[Run]) -> str:
     """Which of these codecs may be recommended, by our trainings; of the fastest that may not, what they lost."""
-    judged = {
-        (run.set_up.model, r.what["configuration"]): standing(r.what["configuration"], kind_of(run.set_up.model))
-        for run in found
-        for r in run.ours
-    }
     safe = [
-        replace(run, records=tuple(r for r in run.records if is_baseline(r) or _is_safe(judged, run, r)))
+        replace(run, records=tuple(r for r in run.records if is_baseline(r) or _standing(run, r).kind == SAFE))
         for run in found
     ]
     names = list(dict.fromkeys(r.what["configuration"] for run in safe for r in run.ours))
-    fastest = dict.fromkeys((run.set_up.model, run.best[0].what["configuration"]) for run in found if run.best)
-    doubtful = {name: judged[model, name] for model, name in fastest if judged[model, name].kind != SAFE}
+    fastest = {run.best[0].what["configuration"]: _standing(run, run.best[0]) for run in found if run.best}
+    doubtful = {name: told for name, told in fastest.items() if told.kind != SAFE}
     mind = "; ".join(f"`{name}`: {told.sentence}" for name, told in doubtful.items())
     told = f" Not recommended, though fastest somewhere: {mind}." if mind else ""
     if not names:
@@ -102,9 +97,8 @@ def _quality(found: Sequence[Run]) -> str:
     return f"With those that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
 
 
-def _is_safe(judged: Mapping[tuple[str, str], Standing], run: Run, record: Record) -> bool:
-    found = judged.get((run.set_up.model, record.what["configuration"]))
-    return found is not None and found.kind == SAFE
+def _standing(run: Run, record: Record) -> Standing:
+    return standing(record.what["configuration"], kind_of(run.set_up.model))
 
 
 def _lost(found: Sequence[Run]) -> list[str]:
