@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from gradwire import models
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.models import bert, lstm, ncf, resnet
+from gradwire.models import bert, gpt, lstm, ncf, resnet
 
 NAMES = [
     "bert-base",
     "bert-large",
     "bert-small",
     "densenet40",
+    "gpt-wikitext2",
     "lstm-ptb",
     "lstm-wikitext2",
     "ncf",
@@ -67,6 +68,7 @@ OUTPUTS = {
     "bert-base": (2, 768),
     "bert-large": (2, 128, 30_522),
     "bert-small": (2, 128, 33_279),
+    "gpt-wikitext2": (2, 256, 33_278),
     "lstm-ptb": (2, 35, 10_000),
     "lstm-wikitext2": (2, 35, 33_278),
     "ncf": (2,),
@@ -196,6 +198,27 @@ def test_every_bert_parameter_gets_a_gradient(kind: type[nn.Module]) -> None:
     model = kind(bert.BertSize(layers=2, width=32, heads=4, vocabulary=50))
     backward(model, (torch.randint(50, (2, 16)),))
     assert_all_reached(model)
+
+
+SMALL_GPT = gpt.GptSize(layers=2, width=32, heads=4, vocabulary=50, length=16, dropout=0.0)
+
+
+def test_every_gpt_parameter_gets_a_gradient() -> None:
+    torch.manual_seed(0)
+    model = gpt.Gpt(SMALL_GPT)
+    backward(model, (torch.randint(50, (2, 16)),))
+    assert_all_reached(model)
+
+
+def test_a_gpt_does_not_look_ahead() -> None:
+    torch.manual_seed(0)
+    model = gpt.Gpt(SMALL_GPT).eval()
+    words = torch.randint(50, (2, 16))
+    other = words.clone()
+    other[:, 9:] = (other[:, 9:] + 1) % 50
+    before, after = model(words), model(other)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.isclose(before[:, 9:], after[:, 9:]).all(-1).any()
 
 
 def test_every_ncf_parameter_gets_a_gradient() -> None:

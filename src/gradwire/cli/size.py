@@ -55,7 +55,7 @@ def size(
 
     \b
     Models:
-      bert-base  bert-large  bert-small  densenet40  lstm-ptb  lstm-wikitext2  ncf  ncf-ml1m
+      bert-base  bert-large  bert-small  densenet40  gpt-wikitext2  lstm-ptb  lstm-wikitext2  ncf  ncf-ml1m
       resnet101  resnet18-cifar10  resnet18-cifar100  resnet20  resnet50  resnet9  unet
       vgg16  vgg16-cifar10  vgg19  vgg19-200  vgg19bn-cifar10  vgg19bn-cifar100
 

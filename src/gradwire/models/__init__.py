@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.models import bert, densenet, lstm, ncf, resnet, unet, vgg
+from gradwire.models import bert, densenet, gpt, lstm, ncf, resnet, unet, vgg
 from gradwire.models.catalogue import Input, ModelInfo
 
 __all__ = ["Input", "ModelInfo", "build", "info", "names"]
 
-_FAMILIES = (bert, densenet, lstm, ncf, resnet, unet, vgg)
+_FAMILIES = (bert, densenet, gpt, lstm, ncf, resnet, unet, vgg)
 _MODELS: dict[str, ModelInfo] = {entry.name: entry for family in _FAMILIES for entry in family.MODELS}
 
 

@@ -5,8 +5,6 @@
   pooler; the decoder is the word embedding itself. 335,174,458 parameters.
 * ``bert-small`` (ours): 4 layers of 256 over WikiText-2's 33,278 words and a mask, texts of up to 128
   words, otherwise as ``bert-large``.
-
-Query, key and value are separate matrices, because low-rank codecs see the shapes.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradwire.models.attention import Attention
 from gradwire.models.catalogue import ModelInfo, tokens
 
 VOCABULARY = 30_522
@@ -66,36 +65,12 @@ class Embeddings(nn.Module):
         return out
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention with its output layer."""
-
-    def __init__(self, size: BertSize) -> None:
-        super().__init__()
-        self.heads = size.heads
-        self.rate = size.dropout
-        self.query = nn.Linear(size.width, size.width)
-        self.key = nn.Linear(size.width, size.width)
-        self.value = nn.Linear(size.width, size.width)
-        self.output = nn.Linear(size.width, size.width)
-
-    def _split(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, heads, length, width of a head)."""
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
-        rate = self.rate if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return out
-
-
 class Layer(nn.Module):
     """Attention and a two-layer network, each followed by a sum and a normalisation."""
 
     def __init__(self, size: BertSize) -> None:
         super().__init__()
-        self.attention = Attention(size)
+        self.attention = Attention(size.width, size.heads, size.dropout)
         self.norm1 = nn.LayerNorm(size.width, eps=_EPSILON)
         self.up = nn.Linear(size.width, size.inner)
         self.down = nn.Linear(size.inner, size.width)

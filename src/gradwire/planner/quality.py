@@ -29,6 +29,7 @@ FAMILIES = {
     "densenet": IMAGES,
     "shapes": IMAGES,
     "bert": LANGUAGE,
+    "gpt": LANGUAGE,
     "lstm": LANGUAGE,
     "ncf": RECOMMENDATION,
     "unet": SEGMENTATION,

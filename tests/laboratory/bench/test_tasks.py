@@ -30,7 +30,7 @@ GRACE = {
 }
 # Enough of a step for one core: workers and batch.
 SIZES = {"resnet20-cifar10": (2, 8), "ncf-ml1m": (4, 64), "lstm-ptb": (2, 3), "bert-small-wikitext2": (2, 3)}
-SIZES |= {"unet-dagm": (3, 2), "shapes": (4, 16)}
+SIZES |= {"gpt-wikitext2": (2, 2), "unet-dagm": (3, 2), "shapes": (4, 16)}
 
 
 class Answer(nn.Module):
@@ -51,7 +51,7 @@ def test_names_and_tasks_agree():
     assert tasks.names() == [
         *("resnet9-cifar10", "resnet20-cifar10", "densenet40-cifar10", "vgg16-cifar10", "vgg19bn-cifar10"),
         *("vgg19bn-cifar100", "resnet18-cifar10", "resnet18-cifar100", "ncf-ml1m", "ncf-ml20m", "lstm-wikitext2"),
-        *("lstm-ptb", "bert-small-wikitext2", "unet-dagm", "shapes"),
+        *("lstm-ptb", "bert-small-wikitext2", "gpt-wikitext2", "unet-dagm", "shapes"),
     ]
     for name in tasks.names():
         assert tasks.task(name).name == name
@@ -81,7 +81,7 @@ def test_a_task_describes_a_model_that_exists(name):
     published = (parameters, tensors, task.published.quality) if task.published else None
     assert published == GRACE.get(name)
     assert task.published is None or task.published.source == "GRACE, Table II"
-    assert recipe.optimizer in ("sgd", "adam", "rmsprop")
+    assert recipe.optimizer in ("sgd", "adam", "adamw", "rmsprop")
     assert recipe.decay in ("steps", "linear", "constant")
     assert list(recipe.milestones) == sorted(recipe.milestones)
 

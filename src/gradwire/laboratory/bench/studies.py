@@ -125,10 +125,19 @@ def recommendation(base: Plan) -> list[Plan]:
     return [*_specs(base, (*RECOMMENDATION, *DEGREES)), *hurt]
 
 
+GPT = ("none", "fp16", "blockint(bits=8)", "eightbit", "qsgd", "blockint", "thc", "efsignsgd", "topk", "powersgd")
+
+
+def gpt(base: Plan) -> list[Plan]:
+    """A GPT under AdamW at a constant rate: FP32, FP16 and eight codecs."""
+    return _specs(replace(base, task="gpt-wikitext2", workers=4), GPT)
+
+
 STUDIES: dict[str, Callable[[Plan], list[Plan]]] = {
     "grace-resnet9": grace,
     "beyond-throughput": images,
     "language": language,
+    "gpt": gpt,
     "recommendation": recommendation,
     "accordion": accordion,
     "accordion-batch": batch_size,

@@ -148,9 +148,11 @@ def optimizer(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> torch.optim
         )
     if kind == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=decay)
+    if kind == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=decay)
     if kind == "rmsprop":
         return torch.optim.RMSprop(parameters, lr=lr, momentum=recipe.momentum, weight_decay=decay)
-    raise ConfigError(f"recipe: `optimizer` must be 'sgd', 'adam' or 'rmsprop', got {kind!r}")
+    raise ConfigError(f"recipe: `optimizer` must be 'sgd', 'adam', 'adamw' or 'rmsprop', got {kind!r}")
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import nn
 
 from gradwire.core.errors import UnknownName, suggestion
 from gradwire.laboratory.bench.tasks.base import Task
-from gradwire.models.bert import Attention
+from gradwire.models.attention import Attention
 
 __all__ = ["names", "task", "without_dropout"]
 
@@ -30,6 +30,7 @@ _TASKS = {
     "lstm-wikitext2": ("language", "LstmWikiText2"),
     "lstm-ptb": ("language", "LstmPennTreebank"),
     "bert-small-wikitext2": ("masked", "BertWikiText2"),
+    "gpt-wikitext2": ("causal", "GptWikiText2"),
     "unet-dagm": ("segmentation", "UNetDagm"),
     "shapes": ("drawn", "Shapes"),
 }

@@ -46,7 +46,7 @@ class Recipe:
 
     batch: int  # examples a worker and step
     epochs: int
-    optimizer: str  # "sgd", "adam" or "rmsprop"
+    optimizer: str  # "sgd", "adam", "adamw" or "rmsprop"
     learning_rate: float  # at its peak
     momentum: float = 0.0
     nesterov: bool = False

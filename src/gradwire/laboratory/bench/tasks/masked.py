@@ -7,7 +7,6 @@ set of gaps, so that all evaluations answer the same questions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -16,66 +15,40 @@ from torch import Tensor, nn
 
 from gradwire.laboratory.bench.data import text
 from gradwire.laboratory.bench.tasks import language
-from gradwire.laboratory.bench.tasks.base import Batch, Carry, Data, Metric, Recipe, Task
-from gradwire.laboratory.bench.tasks.common import build, generator, num_steps, perplexity, shuffled
+from gradwire.laboratory.bench.tasks.base import Batch, Carry, Metric, Recipe, Task
+from gradwire.laboratory.bench.tasks.common import build
+from gradwire.laboratory.bench.tasks.passages import Passages
 from gradwire.models import bert
 
 LENGTH = bert.SMALL_LENGTH
 GAPS = round(0.15 * LENGTH)
 MASK = bert.SMALL.vocabulary - 1
-_EVALUATE = 64  # texts
 _VALIDATION = 2_018  # seed of the validation text's gaps
 
 
-class MaskedData(Data):
-    """A text on one device, as int64."""
+class MaskedData(Passages):
+    """A text with gaps."""
+
+    at_once = 64
 
     def __init__(self, data: text.Text, device: torch.device) -> None:
-        self.origin = data.title
-        self.device = device
+        super().__init__(data, device, LENGTH)
         self.words = data.words
-        self.train = data.train.long()
-        valid = _texts(data.valid.long(), 0, len(data.valid) // LENGTH)
-        self.valid = self._with_gaps(valid, torch.Generator().manual_seed(_VALIDATION))
-
-    @property
-    def count(self) -> int:
-        return len(self.train) // LENGTH - 1  # one less than would fit, since an epoch starts anywhere in the first
-
-    def steps(self, workers: int, batch: int) -> int:
-        return num_steps(self.count, workers, batch)
-
-    def epoch(self, seed: int, epoch: int, workers: int, batch: int) -> Iterator[list[Batch]]:
-        source = generator(seed, epoch)
-        order = shuffled(self.count, workers, batch, source)
-        start = int(torch.randint(LENGTH, (), generator=source))
-        parts = self._with_gaps(_texts(self.train, start, self.count)[order.flatten()], source)
-        shaped = [part.view(*order.shape, part.shape[-1]) for part in parts]
-        for step in range(len(order)):
-            yield [tuple(part[step, worker] for part in shaped) for worker in range(workers)]
+        self.valid = self.questions(self.cut(data.valid.long()), torch.Generator().manual_seed(_VALIDATION))
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Tensor, Carry]:
         words, places, hidden = batch
         scores: Tensor = model(words, places=places)
         return F.cross_entropy(scores.flatten(0, 1), hidden.flatten()), ()
 
-    def evaluate(self, model: nn.Module) -> float:
-        parts = zip(*(torch.split(part, _EVALUATE) for part in self.valid), strict=True)
-        losses = torch.stack([self.loss(model, batch, ())[0].float() * len(batch[0]) for batch in parts])
-        return perplexity(losses.sum() / len(self.valid[0]))
-
-    def _with_gaps(self, texts: Tensor, source: torch.Generator) -> Batch:
-        """Texts with gaps, where these are, and what stood there, all on the device."""
-        places = torch.rand(texts.shape, generator=source).topk(GAPS).indices
-        hidden = texts.gather(1, places)
+    def questions(self, passages: Tensor, source: torch.Generator) -> Batch:
+        """Passages with gaps, where these are, and what stood there."""
+        places = torch.rand(passages.shape, generator=source).topk(GAPS).indices
+        hidden = passages.gather(1, places)
         luck = torch.rand(places.shape, generator=source)
         other = torch.randint(self.words, places.shape, generator=source)
         shown = torch.where(luck < 0.8, MASK, torch.where(luck < 0.9, other, hidden))
-        return tuple(part.to(self.device) for part in (texts.scatter(1, places, shown), places, hidden))
-
-
-def _texts(words: Tensor, start: int, count: int) -> Tensor:
-    return words[start : start + count * LENGTH].view(count, LENGTH)
+        return tuple(part.to(self.device) for part in (passages.scatter(1, places, shown), places, hidden))
 
 
 class BertWikiText2(Task):
