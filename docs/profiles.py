@@ -21,6 +21,7 @@ DATA = ROOT / "src" / "gradwire" / "planner" / "data"
 FILES = (  # a later one replaces what an earlier one says of the same codec, or of the same model and batch
     "compute_h200_2026-11-15.jsonl",
     "compute_h200-tasks_2026-11-15.jsonl",
+    "compute_h200-gpt_2026-11-18.jsonl",
     "encode_h200-plain-torch_2026-11-15.jsonl",
     "encode_h200_2026-11-18.jsonl",
 )

@@ -15,6 +15,7 @@ import dataclasses
 import inspect
 import io
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from gradwire.cli.demo import page
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.records import Record, load
 from gradwire.laboratory.bench import demo, encode
+from gradwire.laboratory.bench.sweep import key
 from gradwire.laboratory.reproduce.study import Study
 from gradwire.planner.clock import Measured, Modelled
 from gradwire.planner.training import Run
@@ -66,7 +68,7 @@ FAMILIES = {
 }
 TRAINED = {"task": "resnet9-cifar10"}
 CLUSTER: dict[str, Any] = {"gpus": 8, "bandwidth": "1gbit"}
-CODECS_SHOWN = ("blockint", "qsgd", "natural", "powersgd", "topk", "signum")
+CODECS_SHOWN = ("blockint(bits=8)", "blockint", "eightbit", "thc", "powersgd", "topk", "signum")
 WIDTH = 120  # columns of the terminal that the README shows
 
 
@@ -216,10 +218,10 @@ def encode_page() -> str:
         last = records[-1]
         where = last.environment["gpu"] if last.what["device"] == "cuda" else last.environment["cpu"]
         memory = "" if last.what["memory"] == "default" else f", memory {last.what['memory']}"
-        runs = {r.command: r for r in records if r.commit == last.commit}
-        for newest in runs.values() if any("model" in r.what for r in records) else [last]:
-            rows = [r for r in records if r.command == newest.command and r.commit == newest.commit]
-            sections.append(f"\n## {where}{memory}\n\n{_source(path, newest)}\n{_encode_tables(rows)}")
+        latest = {key(r.what): r for r in records}  # measured again: the last counts
+        others = len({(r.command, r.commit) for r in latest.values()}) - 1
+        source = _source(path, last) + (f"{others} more commands are in it.\n" if others else "")
+        sections.append(f"\n## {where}{memory}\n\n{source}\n{_encode_tables(list(latest.values()))}")
     text = (
         "Times of one worker beside the network: encode, reduce and decode as in `gradwire bench encode --help`, with "
         "each codec's own memory and strategy. Rates are bytes of float32 gradient a second. Ratios are within one "
@@ -232,13 +234,16 @@ def encode_page() -> str:
 
 def _encode_tables(records: list[Record]) -> str:
     text = ""
-    for elements in sorted({r.what["elements"] for r in records}):
-        measured = encode.from_records([r for r in records if r.what["elements"] == elements])
+    subjects = sorted({(r.what["elements"], r.what.get("model")) for r in records}, key=lambda s: (s[0], s[1] or ""))
+    for elements, model in subjects:
+        mine = [r for r in records if (r.what["elements"], r.what.get("model")) == (elements, model)]
+        measured = sorted(encode.from_records(mine), key=lambda m: m.codec)
         shown = headings(measured)
-        text += f"\n### {elements:,} elements\n\n| {' | '.join(h.replace(chr(10), ' ') for h in shown)} |\n"
+        text += f"\n### {f'{model}, ' if model else ''}{elements:,} elements\n\n"
+        text += f"| {' | '.join(h.replace(chr(10), ' ') for h in shown)} |\n"
         text += "|---" * len(shown) + "|\n"
         for m in measured:
-            text += f"| {' | '.join(cells(m))} |\n"
+            text += f"| {' | '.join(cells(m, measured))} |\n"
     return text
 
 
@@ -288,8 +293,8 @@ def advice_block() -> str:
 
 def tta_block() -> str:
     """What `gradwire tta` says of the trainings on a GPU."""
-    path = max((ROOT / "results").glob("accuracy_h200_*.jsonl"))
-    records = [r for r in load(path) if r.what["task"] == TRAINED["task"]]
+    paths = sorted((ROOT / "results").glob("accuracy_h200_*.jsonl"))
+    records = [r for path in paths for r in load(path) if r.what["task"] == TRAINED["task"]]
     runs = tta.named([Run.of(r) for r in records], CODECS_SHOWN, [tta.DEFAULT])
     table = utility(runs, Modelled(planner.predict, {"hardware": "h200", "mode": "overlap", **CLUSTER}))
     screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
@@ -297,12 +302,14 @@ def tta_block() -> str:
     assert isinstance(screen.file, io.StringIO)
     shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
     options = " ".join(f"--{k} {v}" for k, v in {**TRAINED, **CLUSTER}.items())
-    codec_options = " ".join(f"--codec {c}" for c in CODECS_SHOWN)
+    codec_options = " ".join(f"--codec {shlex.quote(c)}" for c in CODECS_SHOWN)
+    files = ", ".join(f"[{path.stem[-10:]}](results/{path.name})" for path in paths)
     seeds = sorted({len(row.group.runs) for row in table.rows})
     commits = " and ".join(f"`{c[:12]}`" for c in dict.fromkeys(r.record.commit for r in runs))
     return (
-        f"```text\n$ gradwire tta results/{path.name} {options} --memory {tta.DEFAULT} {codec_options}\n{shown}\n```\n"
-        f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, "
+        f"```text\n$ gradwire tta results/accuracy_h200_*.jsonl {options} --memory {tta.DEFAULT} {codec_options}\n"
+        f"{shown}\n```\n"
+        f"Records ({files}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, "
         f"{' or '.join(map(str, seeds))} seeds, `gradwire bench accuracy --study grace-resnet9`, "
         f"{runs[0].record.environment['gpu']}, commits {commits}. "
         f"Accuracy is measured, the time of a step modelled. {measured_tta()}"

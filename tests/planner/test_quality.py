@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_seeds_of_other_codecs_give_the_margin():
     assert str(found) == "-1.0 ± 2.3 points, resnet9-cifar10, 1 seed"
     rates = [run("fp16", q, learning_rate=r) for r, q in ((0.1, 90.0), (0.2, 60.0))]  # no seeds: nothing is known
     assert by_codec([*rates, run("qsgd", 89.0)])["qsgd", "none"].margin is None
+
+
+def test_a_training_that_was_made_again_counts_once():
+    first, again = run("qsgd", 70.0), run("qsgd", 90.0)
+    again = replace(again, record=replace(again.record, time="2030-01-01T00:00:00+00:00"))
+    for order in ([first, again], [again, first]):
+        found = by_codec([run("fp16", 91.0), *order])["qsgd", "none"]
+        assert (found.loss, found.seeds) == (1, 1)
 
 
 def test_each_is_taken_at_its_best_rate():

@@ -19,7 +19,7 @@ from typing import Any
 from gradwire.core.baselines import FP16, FP32, MAX_LOSS
 from gradwire.core.errors import ConfigError
 from gradwire.planner.spec import keeps, same
-from gradwire.planner.training import CHOSEN, NO_MEMORY, Run
+from gradwire.planner.training import CHOSEN, NO_MEMORY, Run, latest
 
 IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION = "images", "language", "recommendation", "segmentation"
 TASKS = (IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION)
@@ -143,7 +143,7 @@ def to_json(table: Iterable[Quality]) -> str:
 
 def tabulate(runs: Iterable[Run]) -> list[Quality]:
     """What trainings say. Those under a controller, and those without a baseline, say nothing here."""
-    plain = [run for run in runs if run.controller is None and run.codec != CHOSEN]
+    plain = [run for run in latest(runs) if run.controller is None and run.codec != CHOSEN]
     spread = _spread(plain)
     found = []
     for setup, group in _grouped(plain, _setup).items():

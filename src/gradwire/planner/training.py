@@ -6,6 +6,7 @@ A record of kind "accuracy" knows quality at each evaluation and how many rounds
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -220,6 +221,16 @@ def readable(record: Record) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def latest(runs: Iterable[Run]) -> list[Run]:
+    """Each training once: of those alike in everything, the seed included, the one that was made last."""
+    found: dict[str, Run] = {}
+    for run in runs:
+        kept = found.setdefault(json.dumps(run.what, sort_keys=True), run)
+        if kept.record.time <= run.record.time:
+            found[json.dumps(run.what, sort_keys=True)] = run
+    return list(found.values())
 
 
 def mean(values: Iterable[float]) -> float | None:

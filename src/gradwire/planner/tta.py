@@ -22,7 +22,7 @@ from typing import Any
 from gradwire.core.baselines import FP16, FP32
 from gradwire.core.errors import ConfigError
 from gradwire.planner.clock import Clock, Times
-from gradwire.planner.training import Curve, Point, Reached, Run, mean, time_to
+from gradwire.planner.training import Curve, Point, Reached, Run, latest, mean, time_to
 
 SETUP = ("task", "data", "workers", "batch", "epochs", "precision")
 IN_NAME = ("codec", "memory", "controller", "seed")
@@ -145,13 +145,11 @@ class Utility:
 
 def groups(runs: Iterable[Run]) -> list[Group]:
     """Runs that differ in nothing but their seed, each seed's latest, in the order of the first."""
-    found: dict[str, dict[int, Run]] = {}
-    for run in runs:
+    found: dict[str, list[Run]] = {}
+    for run in latest(runs):
         key = json.dumps({k: v for k, v in run.what.items() if k != "seed"}, sort_keys=True)
-        kept = found.setdefault(key, {})
-        if run.seed not in kept or kept[run.seed].record.time <= run.record.time:
-            kept[run.seed] = run
-    return [Group(tuple(by_seed[s] for s in sorted(by_seed))) for by_seed in found.values()]
+        found.setdefault(key, []).append(run)
+    return [Group(tuple(sorted(alike, key=lambda run: run.seed))) for alike in found.values()]
 
 
 def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:

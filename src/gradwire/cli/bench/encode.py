@@ -180,19 +180,24 @@ def table(measured: Sequence[Measured], by_hooks: Sequence[Record] = ()) -> Rend
     for heading in headings(measured):
         shown.add_column(heading, justify="left" if heading == "codec" else "right", no_wrap=heading == "codec")
     for m in measured:
-        shown.add_row(*(Text(cell) for cell in cells(m)))
+        shown.add_row(*(Text(cell) for cell in cells(m, measured)))
     return shown
 
 
 def headings(measured: Sequence[Measured]) -> tuple[str, ...]:
     """Of the lines of `cells`."""
-    compiled = (COMPILED,) if any(m.compiled is not None for m in measured) else ()
+    compiled = (COMPILED,) if _some_compiled(measured) else ()
     return (*HEADINGS, *compiled, *(AS_GRAPHS if any(m.on_gpu for m in measured) else ()))
 
 
-def cells(m: Measured) -> list[str]:
-    """The line of one codec and size, as printed and as shown in the docs."""
+def _some_compiled(measured: Sequence[Measured]) -> bool:
+    return any(m.compiled is not None for m in measured)
+
+
+def cells(m: Measured, measured: Sequence[Measured]) -> list[str]:
+    """The line of one codec and size in a table of several, as printed and as shown in the docs."""
     ours, plain = m.median("total"), m.median("total", "reference")
+    compiled = "–" if m.compiled is None else f"{m.median('total', 'compiled') / ours:.1f}"
     graphs = ["–", "–"] if m.on_gpu else []
     if m.graphs is not None:
         replayed = m.median("total", "graphs")
@@ -205,6 +210,6 @@ def cells(m: Measured) -> list[str]:
         f"{m.rate('total') / 1e9:.2f}",
         f"{plain / ours:.1f}",
         f"{ours / m.copy_seconds:.1f}",
-        *([] if m.compiled is None else [f"{m.median('total', 'compiled') / ours:.1f}"]),
+        *([compiled] if _some_compiled(measured) else []),
         *graphs,
     ]

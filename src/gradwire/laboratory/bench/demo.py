@@ -41,7 +41,7 @@ from gradwire.tracing import trace
 KIND = "demo"
 RATES = ("200mbit", "1gbit")
 SHORT = 30  # steps on all links but the last
-CODECS = ("lpc", "efsignsgd", "topk(ratio=0.01)")
+CODECS = ("blockint(bits=8)", "efsignsgd", "topk(ratio=0.01)")
 
 PARTS = ("encode", "communicate", "decode")  # what a handle tells the seconds of
 
