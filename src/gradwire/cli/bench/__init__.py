@@ -8,10 +8,11 @@ from gradwire.cli.bench.accuracy import accuracy
 from gradwire.cli.bench.collective import collective
 from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.iteration import iteration
+from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.step import step
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
-for function in (encode, iteration, collective, step, accuracy):
+for function in (encode, iteration, overlap, collective, step, accuracy):
     bench.command()(function)
 
 

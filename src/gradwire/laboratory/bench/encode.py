@@ -156,7 +156,7 @@ def run(plan: Plan, on_done: Callable[[str, int], None] = lambda codec, size: No
 def measure(spec: str, subject: int | str, plan: Plan) -> Measured:
     """One codec on a matrix of so many elements, or on a model's gradients."""
     device = torch.device(plan.device)
-    layout, tensors = _layout(subject)
+    layout, tensors = subject_layout(subject)
     x = SCALE * normal(Random().common("bench"), (1, layout.numel), device)
     target = torch.empty_like(x)
     options: dict[str, Any] = {"memory": plan.memory, "tensors": tensors, "workers": plan.workers}
@@ -203,7 +203,7 @@ def _of_first_step(
 
 def measure_hook(name: str, model: str, plan: Plan) -> tuple[float, ...]:
     """Seconds of each pass of a hook of torch's over a model's gradients."""
-    device, (layout, _) = torch.device(plan.device), _layout(model)
+    device, (layout, _) = torch.device(plan.device), subject_layout(model)
     x = SCALE * normal(Random().common("bench"), (layout.numel,), device)
     return hooks.measure(name, x, layout, plan.workers, plan.repeats, partial(clocked, device=device))
 
@@ -224,7 +224,7 @@ def replays(
     return {p: tuple(t[p] for t in taken) for p in PHASES}, None
 
 
-def _layout(subject: int | str) -> tuple[Layout, str]:
+def subject_layout(subject: int | str) -> tuple[Layout, str]:
     """The tensors, and which of them the codec gets."""
     if isinstance(subject, int):
         return Layout.of([("matrix", (-(-subject // WIDTH), min(subject, WIDTH)))]), "all"
