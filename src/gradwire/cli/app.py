@@ -31,8 +31,9 @@ app = typer.Typer(
 )
 for function in (codecs, size, demo, predict, advise, whatif, tta, calibrate, validate, reproduce, report):
     app.command()(function)
-for function in (lab, doctor):
-    app.command(context_settings={"allow_interspersed_args": False})(function)  # what follows CMD is CMD's
+whole = {"allow_interspersed_args": False}  # what follows CMD is CMD's
+app.command(context_settings=whole)(lab)
+app.command(context_settings=whole)(doctor)
 app.add_typer(bench)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -86,21 +86,18 @@ def doctor(
     Check("doctor").number("max_loss", max_loss, 0, 100, "points, such as 0.5")
     answered = False
 
-    def answer(watches: list[Watch]) -> None:
-        nonlocal answered
-        answered = True
-        _answer(watches, task, max_loss, as_json)
-
     def when_seen(watches: list[Watch]) -> None:
+        nonlocal answered
         if watches[0].settings.device != CPU:
-            answer(watches)
+            answered = True
+            _answer(watches, task, max_loss, as_json, ())
 
-    code, watches = job.run(command, steps, quiet=wants_json(as_json), when_seen=when_seen)
-    if not answered and not _elsewhere(watches):
-        answer(watches)
-    if code:
-        print(f"gradwire doctor: the job ended with exit code {code}", file=sys.stderr)
-    return code
+    ended = job.run(command, steps, quiet=wants_json(as_json), when_seen=when_seen)
+    if not answered and not _elsewhere(ended.watches):
+        _answer(ended.watches, task, max_loss, as_json, ended.problems)
+    if ended.code:
+        print(f"gradwire doctor: the job ended with exit code {ended.code}", file=sys.stderr)
+    return ended.code
 
 
 def _elsewhere(watches: Sequence[Watch]) -> bool:
@@ -108,11 +105,13 @@ def _elsewhere(watches: Sequence[Watch]) -> bool:
     return bool(watches) and watches[0].rank > 0
 
 
-def _answer(watches: Sequence[Watch], task: str | None, max_loss: float, as_json: bool) -> None:
+def _answer(
+    watches: Sequence[Watch], task: str | None, max_loss: float, as_json: bool, problems: Sequence[str]
+) -> None:
     from gradwire.diagnosis.report import diagnose
 
-    found = diagnose(watches, _costs(watches, task, max_loss), task, max_loss)
-    emit(_plain(found), as_json, lambda: page(found))
+    found = diagnose(watches, _costs(watches, task, max_loss), task, max_loss, problems)
+    emit(dataclasses.asdict(found), as_json, lambda: page(found))
 
 
 def _costs(watches: Sequence[Watch], task: str | None, max_loss: float) -> Mapping[str, CodecCost] | None:
@@ -130,13 +129,7 @@ def _costs(watches: Sequence[Watch], task: str | None, max_loss: float) -> Mappi
 
     specs = candidates(task, max_loss)
     print(f"gradwire doctor: measuring what {', '.join(specs)} cost here", file=sys.stderr, flush=True)
-    return own_costs.measure(
-        first.model, first.shapes, specs, workers=first.ranks, threads=first.settings.threads
-    )
-
-
-def _plain(found: Diagnosis) -> dict[str, Any]:
-    return dataclasses.asdict(found)
+    return own_costs.measure(first.model, first.shapes, specs, workers=first.ranks, threads=first.settings.threads)
 
 
 # ---------------------------------------------------------------- for people
@@ -185,8 +178,8 @@ def _lines(found: Diagnosis, account: Account) -> list[str]:
         count, total = len(account.bucket_bytes), sum(account.bucket_bytes)
         rate = f"; about {format_rate(found.bits_per_second)} was seen" if found.bits_per_second else ""
         lines.append(
-            f"Gradients: {format_bytes(total)} in {count} bucket{'s' * (count > 1)}{rate}. If the exchange were free, a "
-            f"step would be {found.headroom:.2f} times as fast."
+            f"Gradients: {format_bytes(total)} in {count} bucket{'s' * (count > 1)}{rate}. If the exchange were free, "
+            f"a step would be {found.headroom:.2f} times as fast."
         )
     return lines
 

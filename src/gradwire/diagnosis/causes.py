@@ -218,8 +218,8 @@ def in_words(cause: Cause, found: Account, settings: Settings) -> str:
     if cause.kind == DATA:
         return f"Data loading: {share} is spent waiting for the data loader. {_loader(settings)}"
     return (
-        f"The script itself: {share} is neither model, exchange, optimizer nor data loader. Look at what is done between "
-        "steps: data that is made there, .item() and printing, copies, checkpoints."
+        f"The script itself: {share} is neither model, exchange, optimizer nor data loader. Look at what is done "
+        "between steps: data that is made there, .item() and printing, copies, checkpoints."
     )
 
 

@@ -111,7 +111,9 @@ def gains(
     if watch.ranks == 1:
         return Gains(None, (), "One rank has nothing to exchange.")
     if settings.hook and settings.hook not in HALF_HOOKS:
-        return Gains(None, (), f"Gradients go through the hook {settings.hook} already; these are its times, not DDP's.")
+        return Gains(
+            None, (), f"Gradients go through the hook {settings.hook} already; these are its times, not DDP's."
+        )
     if tiny(settings.bucket_bytes):
         return Gains(None, (), "While buckets are tiny, the network's rate does not show; then look again.")
     if found.network_seconds < SEEN * found.step_seconds:
@@ -122,7 +124,9 @@ def gains(
     if rate is None:
         return Gains(None, (), "The exchange takes no longer than its messages do, however small: codecs cannot help.")
     if job.device == CPU and costs is None:
-        return Gains(rate, (), "What codecs cost on this CPU is not known: gradwire doctor measures it, calibrate, too.")
+        return Gains(
+            rate, (), "What codecs cost on this CPU is not known: gradwire doctor measures it, calibrate, too."
+        )
     specs = candidates(task, max_loss)
     known = [(spec, contest.best(spec, bandwidth=rate)) for spec in specs if contest.knows(spec) and spec != job.sends]
     ranked = sorted((_gain(job, spec, prediction, task, max_loss) for spec, prediction in known), key=_by_time)
@@ -153,11 +157,10 @@ def _by_time(gain: Gain) -> float:
 
 def _gain(job: Job, spec: str, prediction: Prediction, task: str | None, max_loss: float) -> Gain:
     seconds = job.step_seconds - job.network_seconds + prediction.parts["wait"]
+    ranked = Ranked(codec=spec, notes=(), mode=prediction.mode, strategy=prediction.strategy)
+    evidence, line = quality.standing(spec, task, max_loss).sentence, switch_on(ranked, job.per_node)
     if spec == FP16:
         evidence, line = "what codecs are compared with in our trainings", FP16_HOOK
-    else:
-        ranked = Ranked(codec=spec, notes=(), mode=prediction.mode, strategy=prediction.strategy)
-        evidence, line = quality.standing(spec, task, max_loss).sentence, switch_on(ranked, job.per_node)
     return Gain(spec, seconds, job.step_seconds / seconds, prediction.sent_bytes, evidence, line)
 
 

@@ -9,19 +9,29 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from dataclasses import dataclass
 from types import FrameType
 
 from gradwire.core.errors import ConfigError
 from gradwire.diagnosis import startup
 from gradwire.diagnosis.watch import Watch
 
+STDERR = 2  # its number
 GLANCE = 0.2  # seconds after which to look again
 FOLDER, WANTED = "GRADWIRE_DOCTOR", "GRADWIRE_DOCTOR_STEPS"  # in the environment of a job
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job has ended, and what was seen of it."""
+
+    code: int  # 128 + signal if one ended it
+    watches: list[Watch]
+    problems: tuple[str, ...] = ()  # why ranks could not be watched
 
 
 def environment(folder: Path, steps: int, base: Mapping[str, str]) -> dict[str, str]:
@@ -31,10 +41,8 @@ def environment(folder: Path, steps: int, base: Mapping[str, str]) -> dict[str, 
     return {**base, "PYTHONPATH": path, FOLDER: str(folder), WANTED: str(steps)}
 
 
-def run(
-    command: Sequence[str], steps: int, *, quiet: bool, when_seen: Callable[[list[Watch]], None]
-) -> tuple[int, list[Watch]]:
-    """Run a job to its end; its exit code (128 + signal if one ended it), and what its ranks saw.
+def run(command: Sequence[str], steps: int, *, quiet: bool, when_seen: Callable[[list[Watch]], None]) -> Outcome:
+    """Run a job to its end.
 
     Args:
         command: the program and its arguments.
@@ -46,7 +54,7 @@ def run(
         folder = Path(name)
         try:
             job = subprocess.Popen(
-                command, env=environment(folder, steps, os.environ), stdout=sys.stderr.fileno() if quiet else None
+                command, env=environment(folder, steps, os.environ), stdout=STDERR if quiet else None
             )
         except OSError as problem:
             raise ConfigError(f"doctor: cannot start {command[0]!r}: {problem.strerror}") from problem
@@ -59,7 +67,8 @@ def run(
                     told = True
                     when_seen(watches)
         code = job.returncode
-        return (code if code >= 0 else 128 - code), read(folder)
+        problems = {file.read_text(encoding="utf-8") for file in folder.glob("*.problem")}
+        return Outcome(code if code >= 0 else 128 - code, read(folder), tuple(sorted(problems)))
 
 
 def _wait(job: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from gradwire.diagnosis import causes
 from gradwire.diagnosis.causes import LEAST, NETWORK, NOTHING, UNKNOWN, Account, account, in_words
 from gradwire.diagnosis.codecs import Gain, Gains, advised, gains
 from gradwire.diagnosis.settings import costly
-from gradwire.diagnosis.watch import Watch
+from gradwire.diagnosis.watch import Watch, placed
 from gradwire.planner.profile import CodecCost
 
 
@@ -48,6 +48,7 @@ def diagnose(
     costs: Mapping[str, CodecCost] | None = None,
     task: str | None = None,
     max_loss: float = MAX_LOSS,
+    problems: Sequence[str] = (),
 ) -> Diagnosis:
     """The answer, from what ranks saw.
 
@@ -56,9 +57,16 @@ def diagnose(
         costs: of codecs on this machine, see `codecs.gains`.
         task: kind of task, for the evidence.
         max_loss: points that a codec may have lost in a training of ours.
+        problems: why ranks could not be watched.
     """
+    if problems and not watches:
+        return Diagnosis(cause=UNKNOWN, verdict=f"No answer: the ranks could not be watched ({'; '.join(problems)}).")
     if not watches:
-        return Diagnosis(cause=UNKNOWN, verdict="No answer: no rank wrapped a model in DistributedDataParallel.")
+        return Diagnosis(
+            cause=UNKNOWN,
+            verdict="No answer: no Python process of the job wrapped a model in DistributedDataParallel and trained it "
+            "to its end here.",
+        )
     seen = min(len(w.steps) for w in watches)
     if seen < LEAST:
         return Diagnosis(
@@ -66,7 +74,7 @@ def diagnose(
             verdict=f"No answer: {seen} steps could be measured before the job ended, and {LEAST} are the least; "
             "let it run longer. A step ends with optimizer.step() of a torch.optim optimizer.",
         )
-    watches = sorted(watches, key=lambda w: w.rank)
+    watches = placed(watches)
     found, first = account(watches), watches[0]
     brought = gains(first, found, costs, task, max_loss)
     best = advised(brought)
@@ -104,7 +112,9 @@ def _verdict(watch: Watch, found: Account, brought: Gains, best: Gain | None) ->
         what = "DDP with torch's FP16 hook" if best.codec == FP16 else best.codec
         return f"{told}{rate} Compress: {what} is estimated to make a step {best.speedup:.2f} times as fast."
     if brought.codecs:
-        return f"{told}{rate} Do not compress: no safe codec is estimated to make a step {100 * (WIN - 1):.0f} % faster."
+        return (
+            f"{told}{rate} Do not compress: no safe codec is estimated to make a step {100 * (WIN - 1):.0f} % faster."
+        )
     return f"{told}{rate} {free[0].upper()}{free[1:]}."
 
 
@@ -112,7 +122,10 @@ def _remarks(watches: Sequence[Watch], found: Account) -> list[str]:
     first, remarks = watches[0], []
     if len(watches) < first.ranks:
         seen = ", ".join(str(w.rank) for w in watches)
-        remarks.append(f"Of {first.ranks} ranks, these were heard of: {seen}. The others are seen where rank 0 runs.")
+        remarks.append(
+            f"Of {first.ranks} ranks, these were heard of: {seen}. What looks like the network may be a rank that is "
+            "late and was not heard of; rank 0's machine has the answer of all."
+        )
     wanted = first.wanted
     if found.steps < wanted // 2:
         remarks.append(f"{found.steps} steps were measured, {wanted} were wanted.")

@@ -38,13 +38,14 @@ def costly(watch: Watch, found: Account, bits_per_second: float | None) -> list[
 def _buckets(settings: Settings, found: Account) -> Iterator[str]:
     total, count = sum(settings.bucket_bytes), len(settings.bucket_bytes)
     if tiny(settings.bucket_bytes) and all(c.kind != BUCKETS for c in found.causes):
-        yield f"gradients go in {count} buckets of {format_bytes(total / count)}: leave bucket_cap_mb at its default, 25"
+        mean = format_bytes(total / count)
+        yield f"gradients go in {count} buckets of {mean}: leave bucket_cap_mb at its default, 25"
     cap = settings.bucket_cap_bytes
     exposed = found.network_seconds >= BLAMED * found.step_seconds
     if cap > 2 * DEFAULT_CAP and count <= 2 and total > 2 * DEFAULT_CAP and exposed:
         yield (
-            f"bucket_cap_mb={cap >> 20} leaves {count} bucket{'s' * (count > 1)} for {format_bytes(total)}, so little of "
-            "the exchange hides behind the backward pass: leave it at its default, 25"
+            f"bucket_cap_mb={cap >> 20} leaves {count} bucket{'s' * (count > 1)} for {format_bytes(total)}, so little "
+            "of the exchange hides behind the backward pass: leave it at its default, 25"
         )
 
 
@@ -56,7 +57,10 @@ def _arguments(settings: Settings) -> Iterator[str]:
         )
     total = sum(settings.bucket_bytes)
     if not settings.gradient_as_bucket_view and total >= LARGE:
-        yield f"gradient_as_bucket_view=False keeps a second copy of {format_bytes(total)}; True saves it and a pass over it"
+        yield (
+            f"gradient_as_bucket_view=False keeps a second copy of {format_bytes(total)}; True saves it, and a pass "
+            "over it"
+        )
     if settings.anomaly_detection:
         yield "autograd's anomaly detection is on: it keeps a traceback of every operation; switch it off"
 
@@ -78,8 +82,8 @@ def _environment(settings: Settings, local_ranks: int) -> Iterator[str]:
     each = settings.cores // max(1, local_ranks)
     if settings.device == CPU and each >= 2 * settings.threads:
         yield (
-            f"each rank computes on {settings.threads} thread{'s' * (settings.threads > 1)}, and there are {each} cores "
-            f"for it: OMP_NUM_THREADS={each} (torchrun sets 1)"
+            f"each rank computes on {settings.threads} thread{'s' * (settings.threads > 1)}, and there are {each} "
+            f"cores for it: OMP_NUM_THREADS={each} (torchrun sets 1)"
         )
 
 

@@ -23,10 +23,9 @@ def of_rank(model: DistributedDataParallel) -> dict[str, Any]:
     """Fields of a `Watch`, and of its `Settings` under that name."""
     named = model.module.named_parameters()
     reduced = [p for n, p in named if p.requires_grad and n not in model.parameters_to_ignore]
-    ranks = dist.get_world_size(model.process_group)
     return {
         "host": socket.gethostname(),
-        "local_ranks": int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
+        "local_ranks": int(os.environ.get("LOCAL_WORLD_SIZE", 0)),  # by torchrun
         "model": type(model.module).__name__,
         "shapes": tuple(tuple(p.shape) for p in reduced),
         "gradient_bits": max((8 * p.element_size() for p in reduced), default=32),

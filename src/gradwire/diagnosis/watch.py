@@ -7,8 +7,9 @@ last gradient and waits for the sums: for the network, or for a rank that is lat
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 CPU = "cpu"
@@ -68,7 +69,7 @@ class Watch:
 
     rank: int
     ranks: int
-    local_ranks: int  # on this rank's host
+    local_ranks: int  # on this rank's host; 0: nobody has said
     host: str
     model: str
     shapes: tuple[tuple[int, ...], ...]  # of the gradients that DDP sums, in the model's order
@@ -94,7 +95,13 @@ class Watch:
         return cls(**found, shapes=shapes, steps=steps, settings=Settings(**settings))
 
 
+def placed(watches: Sequence[Watch]) -> list[Watch]:
+    """In order of rank; where nobody has said how many ranks a host has, they are counted by its name."""
+    hosts = Counter(w.host for w in watches)
+    return sorted((replace(w, local_ranks=w.local_ranks or hosts[w.host]) for w in watches), key=lambda w: w.rank)
+
+
 def aligned(watches: Sequence[Watch]) -> list[tuple[Step, ...]]:
     """Steps by rank, as many as all ranks saw: all begin with the same one."""
     count = min(len(w.steps) for w in watches)
-    return [w.steps[:count] for w in sorted(watches, key=lambda w: w.rank)]
+    return [w.steps[:count] for w in watches]

@@ -1,9 +1,9 @@
 """What one rank sees of its own DDP: DDP's clocks, the optimizer's steps, waits for the data loader.
 
 DDP times its passes and its communication by itself, on GPUs by events, and tells on request. So nothing is put in the
-way of gradients: no hook, no collective, and the numbers are those of the job. A step ends with `optimizer.step()`. What
-DDP says of a step is there when the next forward pass has begun; on a GPU it waits for its events then, so it is asked
-to look at its clocks every few steps only.
+way of gradients: no hook, no collective, and the numbers are those of the job. A step ends with `optimizer.step()`.
+What DDP says of a step is there when the next forward pass has begun; on a GPU it waits for its events then, so it is
+asked to look at its clocks every few steps only.
 
 Ranks tell each other by the store of the process group, which waits for nobody, and never by a collective: a rank that
 has ended, or takes other turns than the others, cannot make them hang.
@@ -12,7 +12,6 @@ has ended, or takes other turns than the others, cannot make them hang.
 from __future__ import annotations
 
 import atexit
-import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
@@ -38,7 +38,8 @@ PATIENCE = 3.0  # seconds for which a rank that leaves waits for others to tell
 GLANCE = 0.05
 FORWARD_SHARE = 1 / 3  # of a micro-batch of which DDP tells nothing
 
-_numbers = itertools.count()  # of watchers: all ranks make theirs in the same order
+# watchers by process group: its ranks make theirs in the same order
+_counts: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
 
 
 class Watcher:
@@ -54,11 +55,12 @@ class Watcher:
         self, model: DistributedDataParallel, steps: int = STEPS, tell: Callable[[Watch], None] = lambda watch: None
     ) -> None:
         self.steps, self._tell, self.models = steps, tell, 1
-        self._model = weakref.ref(model)
+        self._model: Callable[[], Any] = weakref.ref(model)  # Any: DDP's clocks are not typed
         group = model.process_group
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         store = dist.distributed_c10d._get_default_store()
-        self._store = dist.PrefixStore(f"gradwire_doctor_{next(_numbers)}", store)
+        number = _counts[group] = _counts.get(group, 0) + 1
+        self._store = PrefixStore(f"gradwire_doctor/{group.group_name}/{number}", store)
         self._parameters = {id(p) for p in model.parameters()}
         self._about = of_rank(model)
         self._gpu = self._about["settings"]["device"] != CPU
@@ -70,13 +72,13 @@ class Watcher:
         self._ended = self._began = 0.0  # the optimizer's last step, and the one under way
         self._last: tuple[float, float, float, float] | None = None  # a step of which DDP has not told yet
         self._spent = dict.fromkeys(("data", "optimizer", "buffers"), 0.0)
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # of the optimizer's last two steps
+        self._events: list[tuple[Any, Any]] = []  # of the optimizer's last two steps
         self._unused = 0
         self._loader: dict[str, Any] = {}
         self.done = False
         self._cleanups = list(self._start(model))
 
-    def _start(self, model: DistributedDataParallel) -> Iterator[Callable[[], None]]:
+    def _start(self, model: Any) -> Iterator[Callable[[], None]]:
         model._set_ddp_runtime_logging_sample_rate(GPU_EVERY if self._gpu else 1)
         yield register_optimizer_step_pre_hook(self._before_optimizer).remove
         yield register_optimizer_step_post_hook(self._after_optimizer).remove
@@ -102,7 +104,8 @@ class Watcher:
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._began = time.perf_counter()
         if self._gpu:
-            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+            event: Any = torch.cuda.Event
+            self._events.append((event(enable_timing=True), event(enable_timing=True)))
             self._events[-1][0].record()
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -135,7 +138,8 @@ class Watcher:
         self._clocks = clocks
         forward, backward, exchange = (NANO * c for c in clocks)
         exposed = exchange - NANO * told["backward_compute_comm_overlap_time"] if self.ranks > 1 else 0.0
-        forward, exposed = max(0.0, forward - buffers), max(0.0, exposed) + buffers
+        # DDP tells of the last micro-batch, and buffers go around before each
+        forward, exposed = max(0.0, forward - buffers / self._micro), max(0.0, exposed) + buffers
         if len(self._events) > 1 and self._events[0][1].query():
             optimizer = self._events[0][0].elapsed_time(self._events[0][1]) / 1e3
         left = seconds - forward - backward - exposed - optimizer - data
@@ -260,7 +264,7 @@ def _timed_loader(told: Callable[[float, Any], None]) -> Callable[[], None]:
     return restore
 
 
-def _timed_buffers(model: DistributedDataParallel, told: Callable[[float], None]) -> Callable[[], None]:
+def _timed_buffers(model: Any, told: Callable[[float], None]) -> Callable[[], None]:
     """Time what DDP does to give all ranks the first one's buffers; returns what ends that."""
     original = model._sync_buffers
 

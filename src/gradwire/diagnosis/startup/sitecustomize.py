@@ -4,11 +4,19 @@ Nothing is imported here that the process would not import by itself: most proce
 is, its models are handed to `gradwire.diagnosis.rank` as they are made. A `sitecustomize` of the user's own runs, too.
 """
 
+from __future__ import annotations
+
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
 
 DDP = "torch.nn.parallel.distributed"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,24 +25,27 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 class _Loader(importlib.abc.Loader):
     """The real loader, and then the patch."""
 
-    def __init__(self, loader):  # type: ignore[no-untyped-def]
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec):  # type: ignore[no-untyped-def]
-        return self._loader.create_module(spec)
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
 
-    def exec_module(self, module):  # type: ignore[no-untyped-def]
+    def exec_module(self, module: Any) -> None:
         self._loader.exec_module(module)
         _patch(module.DistributedDataParallel)
 
-    def __getattr__(self, name):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Asks the others, once."""
+    """Lets the others find DDP, once."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name != DDP:
             return None
         sys.meta_path.remove(self)
@@ -44,22 +55,32 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _patch(cls):  # type: ignore[no-untyped-def]
+def _patch(cls: Any) -> None:
     original = cls.__init__
 
-    def __init__(self, *args, **options):  # type: ignore[no-untyped-def]
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         try:
             from gradwire.diagnosis.rank import made
 
             made(self)
         except Exception as problem:  # the job goes on as if nobody watched
-            print(f"gradwire doctor: cannot watch this rank: {problem}", file=sys.stderr)
+            _note(f"{type(problem).__name__}: {problem}")
 
+    __init__.__wrapped__ = original  # type: ignore[attr-defined]
     cls.__init__ = __init__
 
 
-def _users_own():  # type: ignore[no-untyped-def]
+def _note(problem: str) -> None:
+    """Leave a word for the command, where it looks for what ranks saw."""
+    try:
+        with open(os.path.join(os.environ["GRADWIRE_DOCTOR"], f"{os.getpid()}.problem"), "w", encoding="utf-8") as file:
+            file.write(problem)
+    except OSError:  # on another host
+        print(f"gradwire doctor: this rank cannot be watched: {problem}", file=sys.stderr)
+
+
+def _users_own() -> None:
     """Run the `sitecustomize` that this one hides, if there is one."""
     places = [place for place in sys.path if os.path.abspath(place or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
@@ -71,4 +92,4 @@ def _users_own():  # type: ignore[no-untyped-def]
 
 if "GRADWIRE_DOCTOR" in os.environ:
     sys.meta_path.insert(0, _Finder())
-_users_own()
+    _users_own()

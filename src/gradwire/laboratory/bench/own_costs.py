@@ -21,7 +21,13 @@ SOURCE = "measured: on this machine"
 
 
 def measure(
-    model: str, shapes: Sequence[Sequence[int]], codecs: Iterable[str], *, workers: int, threads: int, seconds: float = 1.0
+    model: str,
+    shapes: Sequence[Sequence[int]],
+    codecs: Iterable[str],
+    *,
+    workers: int,
+    threads: int,
+    seconds: float = 1.0,
 ) -> dict[str, CodecCost]:
     """Cost of each codec on gradients of these shapes, as one of so many workers has it."""
     layout = Layout.of((str(i), tuple(shape)) for i, shape in enumerate(shapes))
