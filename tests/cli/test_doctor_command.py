@@ -14,6 +14,7 @@ from rich.console import Console
 
 from gradwire.cli import main
 from gradwire.cli.doctor import page
+from gradwire.core.records import load
 from gradwire.diagnosis import job
 from gradwire.diagnosis.causes import Account, Cause, Lag
 from gradwire.diagnosis.codecs import Gain
@@ -21,6 +22,7 @@ from gradwire.diagnosis.report import Diagnosis
 from gradwire.diagnosis.startup import sitecustomize
 from gradwire.laboratory.hosts.namespace import missing
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "diagnose.py")
 JOB = str(Path(__file__).parent / "planted_job.py")
 PYTHON = sys.executable
 RANKS = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -50,30 +52,39 @@ def test_a_straggler_is_named_and_the_jobs_exit_code_and_output_are_kept(capfd):
 
 
 @pytest.mark.dist
-def test_a_slow_link_is_named_with_its_rate_and_what_codecs_would_bring(capfd):
+def test_a_slow_link_is_named_with_its_rate_and_what_codecs_would_bring(capfd, tmp_path):
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    lab = [PYTHON, "-m", "gradwire", "lab", "--hosts", "2", "--rate", "20mbit", "--no-verify", "--"]
-    code, answer, err = doctor(capfd, *lab, PYTHON, JOB, "link", "14", options=["--steps", "6"])
+    lab = [PYTHON, "-m", "gradwire", "lab", "--hosts", "2", "--rate", "100mbit", "--no-verify", "--"]
+    file = tmp_path / "answers.jsonl"
+    options = ["--steps", "6", "--record", str(file)]
+    code, answer, err = doctor(capfd, *lab, PYTHON, EXAMPLE, "--steps", "14", options=options)
     assert (code, answer["cause"]) == (0, "network"), (answer, err)
-    assert 10e6 < answer["bits_per_second"] < 21e6
+    assert 50e6 < answer["bits_per_second"] < 105e6
     assert answer["headroom"] > 2
     assert {gain["codec"] for gain in answer["codecs"]} >= {"fp16", "eightbit"}
     assert answer["codecs"][0]["speedup"] > 1.5
     assert answer["line"] == answer["codecs"][0]["line"]
+    (record,) = load(file)
+    assert (record.kind, record.what["ranks"], len(record.samples)) == ("doctor", 2, 6)
+    assert record.outcome == answer
+    assert record.command.endswith(f"--no-verify -- {Path(PYTHON).name} diagnose.py --steps 14")
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
     "arguments, verdict",
     [
-        (["link", "2"], "No answer: 0 steps could be measured before the job ended, and 3 are the least; "),
+        (["nothing", "2"], "No answer: 0 steps could be measured before the job ended, and 3 are the least; "),
         (["no DDP", "2"], "No answer: no Python process of the job wrapped a model in DistributedDataParallel "),
     ],
 )
-def test_a_job_with_too_few_steps_or_without_ddp_gets_a_clear_answer(capfd, arguments, verdict):
-    code, answer, _ = doctor(capfd, *RANKS, JOB, *arguments)
+def test_a_job_with_too_few_steps_or_without_ddp_gets_a_clear_answer(capfd, monkeypatch, arguments, verdict):
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
+    code, answer, _ = doctor(capfd, PYTHON, JOB, *arguments)
     assert (code, answer["cause"]) == (0, "unknown")
     assert answer["verdict"].startswith(verdict)
 

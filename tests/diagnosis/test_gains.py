@@ -54,6 +54,7 @@ def test_safe_codecs_alone_are_ranked_and_faster_at_a_slow_link():
         assert gain.codec == "fp16" or quality.standing(gain.codec, "language").kind == quality.SAFE
         assert gain.speedup == pytest.approx(account(watches).step_seconds / gain.step_seconds)
     by_codec = {g.codec: g for g in found.codecs}
+    assert all(g.sent_bytes < GRADIENT for g in found.codecs)  # an oracle that sends everything brings nothing
     assert by_codec["fp16"].speedup == pytest.approx(2, rel=0.1)
     assert by_codec["eightbit"].speedup == pytest.approx(3.5, rel=0.2)
     assert by_codec["eightbit"].line.startswith('gradwire.attach(model, "eightbit", mode="')

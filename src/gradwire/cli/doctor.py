@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -12,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, emit, wants_json
+from gradwire.cli.output import AsJson, RecordFile, check_record, emit, wants_json
 from gradwire.core.baselines import MAX_LOSS
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from gradwire.diagnosis.watch import Watch
     from gradwire.planner.profile import CodecCost
 
+KIND = "doctor"  # of record
 MEANING = {
     "data": "waiting for the data loader",
     "compute": "forward and backward pass",
@@ -31,6 +34,13 @@ MEANING = {
     "optimizer": "optimizer",
     "other": "the script between steps",
 }
+
+
+class Rule(NamedTuple):
+    """Which codecs may be recommended."""
+
+    task: str | None
+    max_loss: float
 
 
 def doctor(
@@ -58,6 +68,7 @@ def doctor(
             help="What a codec may have lost in our trainings; of a perplexity, twice as many percent.",
         ),
     ] = MAX_LOSS,
+    record: RecordFile = None,
     as_json: AsJson = False,
 ) -> int:
     """Watch a DDP job for some steps, and say why it is not faster on several machines.
@@ -84,17 +95,19 @@ def doctor(
     if task is not None:
         Check("doctor").one_of("task", task, quality.TASKS)
     Check("doctor").number("max_loss", max_loss, 0, 100, "points, such as 0.5")
+    check_record("doctor", record)
+    rule = Rule(task, max_loss)
     answered = False
 
     def when_seen(watches: list[Watch]) -> None:
         nonlocal answered
         if watches[0].settings.device != CPU:
             answered = True
-            _answer(watches, task, max_loss, as_json, ())
+            _keep(_answer(watches, rule, as_json, ()), watches, command, record)
 
     ended = job.run(command, steps, quiet=wants_json(as_json), when_seen=when_seen)
     if not answered and not _elsewhere(ended.watches):
-        _answer(ended.watches, task, max_loss, as_json, ended.problems)
+        _keep(_answer(ended.watches, rule, as_json, ended.problems), ended.watches, command, record)
     if ended.code:
         print(f"gradwire doctor: the job ended with exit code {ended.code}", file=sys.stderr)
     return ended.code
@@ -105,16 +118,42 @@ def _elsewhere(watches: Sequence[Watch]) -> bool:
     return bool(watches) and watches[0].rank > 0
 
 
-def _answer(
-    watches: Sequence[Watch], task: str | None, max_loss: float, as_json: bool, problems: Sequence[str]
-) -> None:
+def _answer(watches: Sequence[Watch], rule: Rule, as_json: bool, problems: Sequence[str]) -> Diagnosis:
     from gradwire.diagnosis.report import diagnose
 
-    found = diagnose(watches, _costs(watches, task, max_loss), task, max_loss, problems)
+    found = diagnose(watches, _costs(watches, rule), rule.task, rule.max_loss, problems)
     emit(dataclasses.asdict(found), as_json, lambda: page(found))
+    return found
 
 
-def _costs(watches: Sequence[Watch], task: str | None, max_loss: float) -> Mapping[str, CodecCost] | None:
+def _keep(found: Diagnosis, watches: Sequence[Watch], command: Sequence[str], file: Path | None) -> None:
+    """Append the answer to a file, with the steps of the first rank that was heard of."""
+    if file is None or found.account is None:
+        return
+    from gradwire.core.records import Quantiles, Record, append
+    from gradwire.laboratory.bench import environment
+
+    commit, dirty = environment.commit()
+    first = watches[0]
+    words = [Path(word).name if Path(word).is_absolute() else word for word in command]  # a record holds no path
+    samples = tuple(step.seconds for step in first.steps)
+    one = Record(
+        kind=KIND,
+        what={"model": first.model, "ranks": first.ranks, "hook": first.settings.hook},
+        command=shlex.join(["gradwire", "doctor", "--", *words]),
+        time=environment.now(),
+        commit=commit,
+        dirty=dirty,
+        environment=environment.fingerprint(f"{first.settings.backend} between ranks"),
+        unit="s",
+        quantiles=Quantiles.of(samples),
+        samples=samples,
+        outcome=dataclasses.asdict(found),
+    )
+    append(file, [one])
+
+
+def _costs(watches: Sequence[Watch], rule: Rule) -> Mapping[str, CodecCost] | None:
     """Of codecs on this CPU, where compression may help; None where that does not matter."""
     from gradwire.diagnosis.causes import LEAST, NETWORK, account
     from gradwire.diagnosis.codecs import candidates
@@ -127,7 +166,7 @@ def _costs(watches: Sequence[Watch], task: str | None, max_loss: float) -> Mappi
         return None
     from gradwire.laboratory.bench import own_costs
 
-    specs = candidates(task, max_loss)
+    specs = candidates(rule.task, rule.max_loss)
     print(f"gradwire doctor: measuring what {', '.join(specs)} cost here", file=sys.stderr, flush=True)
     return own_costs.measure(first.model, first.shapes, specs, workers=first.ranks, threads=first.settings.threads)
 

@@ -128,8 +128,10 @@ def gains(
             rate, (), "What codecs cost on this CPU is not known: gradwire doctor measures it, calibrate, too."
         )
     specs = candidates(task, max_loss)
-    known = [(spec, contest.best(spec, bandwidth=rate)) for spec in specs if contest.knows(spec) and spec != job.sends]
-    ranked = sorted((_gain(job, spec, prediction, task, max_loss) for spec, prediction in known), key=_by_time)
+    sent = contest.baseline(job.sends, bandwidth=rate).sent_bytes
+    known = [(spec, contest.best(spec, bandwidth=rate)) for spec in specs if contest.knows(spec)]
+    fewer = [(spec, prediction) for spec, prediction in known if prediction.sent_bytes < sent]
+    ranked = sorted((_gain(job, spec, prediction, task, max_loss) for spec, prediction in fewer), key=_by_time)
     where = "measured here" if job.device == CPU else "of an H200"
     remark = f"Estimates by the planner, at the rate that was seen; costs of codecs {where}."
     return Gains(rate, tuple(ranked), remark)

@@ -30,7 +30,8 @@ def costly(watch: Watch, found: Account, bits_per_second: float | None) -> list[
         *_buckets(settings, found),
         *_arguments(settings),
         *_data(settings, found),
-        *_environment(settings, watch.local_ranks),
+        *_flags(settings),
+        *_threads(settings, watch.local_ranks, found),
         *_interface(watch, bits_per_second),
     ]
 
@@ -74,13 +75,17 @@ def _data(settings: Settings, found: Account) -> Iterator[str]:
         yield "the data loader has pin_memory=False: copies to the GPU wait for pageable memory"
 
 
-def _environment(settings: Settings, local_ranks: int) -> Iterator[str]:
+def _flags(settings: Settings) -> Iterator[str]:
     for name, (values, why) in FLAGS.items():
         value = settings.environment.get(name, "")
         if value.upper() in values:
             yield f"{name}={value} {why}: unset it when you are done with it"
+
+
+def _threads(settings: Settings, local_ranks: int, found: Account) -> Iterator[str]:
+    """Where computing on a CPU is most of a step."""
     each = settings.cores // max(1, local_ranks)
-    if settings.device == CPU and each >= 2 * settings.threads:
+    if settings.device == CPU and each >= 2 * settings.threads and found.share("compute") > 0.5:
         yield (
             f"each rank computes on {settings.threads} thread{'s' * (settings.threads > 1)}, and there are {each} "
             f"cores for it: OMP_NUM_THREADS={each} (torchrun sets 1)"
