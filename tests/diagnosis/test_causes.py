@@ -130,6 +130,13 @@ def test_remarks_tell_what_the_answer_rests_on():
     )
 
 
+def test_a_hook_of_the_users_own_may_hide_its_waits():
+    told = "What the hook mine waits for in the backward pass counts as compute."
+    assert told in diagnose(job({}, {}, settings={"hook": "mine"})).remarks
+    for hook in (None, "fp16_compress_hook", "compress_hook"):
+        assert not any("counts as compute" in r for r in diagnose(job({}, {}, settings={"hook": hook})).remarks)
+
+
 def test_a_watch_goes_through_json():
     one = watch(settings={"environment": {"NCCL_DEBUG": "INFO"}, "interfaces": {"eth0": 1e10}, "hook": "fp16"})
     assert Watch.from_json(one.to_json()) == one

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 import gradwire
 from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.integrations.ddp_hook import compress_hook
+from gradwire.session import Session
 
 pytestmark = pytest.mark.dist
 PAUSE = 0.03  # seconds: sleeping is the same on a busy machine
@@ -102,22 +104,38 @@ def test_the_planted_cause_is_named(pool: Pool, job: Any, ranks: int, cause: str
         assert "Do not compress" in first.verdict
 
 
+def compressed(rank: int) -> Any:
+    model = DistributedDataParallel(Sleepy(4 * PAUSE if rank == 0 else PAUSE))
+    gradwire.attach(model, "eightbit")
+    return trained(model)
+
+
+def test_what_gradwires_own_hook_waits_for_is_no_compute(pool: Pool) -> None:
+    for report in pool.run(2, compressed):
+        assert (report.cause, report.account.lag.rank) == ("straggler", 0)
+        assert f"Gradients go through the hook {compress_hook.__name__} already; " in report.remarks[-1]
+        assert len(report.remarks) == 1
+
+
 # ---------------------------------------------------------------- the job is as if nobody watched
+
+
+def patched() -> list[Any]:
+    return [dataloader._BaseDataLoaderIter.__next__, DistributedDataParallel._sync_buffers, Session.wait]
 
 
 def train_watched(rank: int, watch: bool) -> tuple[Tensor, bool]:
     model = DistributedDataParallel(network(), bucket_cap_mb=0.01)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    before = dataloader._BaseDataLoaderIter.__next__
+    before = patched()
     watched = gradwire.doctor(model, steps=4) if watch else None
     for step in range(14):
         x, y = batch(rank, step)
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    left = dataloader._BaseDataLoaderIter.__next__ is before and not model._forward_pre_hooks
-    assert watched is None or watched.done
-    return weights(model), left and "_sync_buffers" not in model.__dict__
+    assert watched is None or (watched.done)
+    return weights(model), patched() == before and not model._forward_pre_hooks
 
 
 def test_the_job_computes_the_same_to_the_last_bit_and_nothing_is_left_behind(pool: Pool) -> None:

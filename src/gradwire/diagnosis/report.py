@@ -9,10 +9,12 @@ from gradwire.core.baselines import FP16, MAX_LOSS, WIN
 from gradwire.core.units import format_milliseconds, format_rate
 from gradwire.diagnosis import causes
 from gradwire.diagnosis.causes import LEAST, NETWORK, NOTHING, UNKNOWN, Account, account, in_words
-from gradwire.diagnosis.codecs import Gain, Gains, advised, gains
+from gradwire.diagnosis.codecs import HALF_HOOKS, Gain, Gains, advised, gains
 from gradwire.diagnosis.settings import costly
 from gradwire.diagnosis.watch import Watch, placed
 from gradwire.planner.profile import CodecCost
+
+OWN_HOOK = "compress_hook"  # of `gradwire.attach`: its waits are known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,8 @@ def _remarks(watches: Sequence[Watch], found: Account) -> list[str]:
         remarks.append(f"{found.steps} steps were measured, {wanted} were wanted.")
     if first.micro_batches > 1:
         remarks.append(f"A step has {first.micro_batches} micro-batches; all are taken to compute like the last one.")
+    if first.settings.hook not in (None, *HALF_HOOKS, OWN_HOOK):
+        remarks.append(f"What the hook {first.settings.hook} waits for in the backward pass counts as compute.")
     if first.models > 1:
         remarks.append(f"{first.models} models were wrapped in DDP; the first one, {first.model}, was watched.")
     return remarks

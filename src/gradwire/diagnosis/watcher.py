@@ -12,6 +12,7 @@ has ended, or takes other turns than the others, cannot make them hang.
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -70,8 +71,8 @@ class Watcher:
         self._rounds = self._count = self._forwards = 0
         self._micro = 1
         self._ended = self._began = 0.0  # the optimizer's last step, and the one under way
-        self._last: tuple[float, float, float, float] | None = None  # a step of which DDP has not told yet
-        self._spent = dict.fromkeys(("data", "optimizer", "buffers"), 0.0)
+        self._last: tuple[float, float, float, float, float] | None = None  # a step of which DDP has not told yet
+        self._spent = dict.fromkeys(("data", "optimizer", "buffers", "session"), 0.0)
         self._events: list[tuple[Any, Any]] = []  # of the optimizer's last two steps
         self._unused = 0
         self._loader: dict[str, Any] = {}
@@ -83,9 +84,9 @@ class Watcher:
         yield register_optimizer_step_pre_hook(self._before_optimizer).remove
         yield register_optimizer_step_post_hook(self._after_optimizer).remove
         yield model.register_forward_pre_hook(self._before_forward).remove
-        yield _timed_loader(self._loaded)
+        yield _timed(dataloader._BaseDataLoaderIter, "__next__", self._loaded)
         if not self._gpu:
-            yield _timed_buffers(model, self._synchronised)
+            yield _timed(DistributedDataParallel, "_sync_buffers", self._sent_buffers)
         atexit.register(self.end)
 
     # ---------------------------------------------------------------- what is seen
@@ -98,8 +99,11 @@ class Watcher:
         self._spent["data"] += seconds
         self._loader = {"loader_workers": loader._num_workers, "pin_memory": bool(loader._pin_memory)}
 
-    def _synchronised(self, seconds: float) -> None:
-        self._spent["buffers"] += seconds
+    def _sent_buffers(self, seconds: float, model: Any) -> None:
+        self._spent["buffers"] += seconds if model is self._model() else 0.0
+
+    def _waited(self, seconds: float, session: Any) -> None:
+        self._spent["session"] += seconds
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._began = time.perf_counter()
@@ -124,13 +128,23 @@ class Watcher:
         if self._last is not None and self._count > SKIPPED:
             self._book(model._get_ddp_logging_data(), *self._last)
         self._ended, self._count = now, self._count + 1
+        if self._count == 1:  # whoever compresses has attached by now
+            self._watch_session()
         self._last = (now - before, *self._spent.values()) if before else None  # type: ignore[assignment]
         self._micro, self._forwards = max(1, self._forwards), 0
         self._spent = dict.fromkeys(self._spent, 0.0)
         if len(self._seen) >= self.steps:
             self._publish()
 
-    def _book(self, told: dict[str, Any], seconds: float, data: float, optimizer: float, buffers: float) -> None:
+    def _watch_session(self) -> None:
+        """Where gradwire compresses: DDP takes for computing what its hook waits for at the end of backward."""
+        module = sys.modules.get("gradwire.session")  # not imported here: most jobs do without
+        if module is not None and not self._gpu:
+            self._cleanups.append(_timed(vars(module)["Session"], "wait", self._waited))
+
+    def _book(
+        self, told: dict[str, Any], seconds: float, data: float, optimizer: float, buffers: float, session: float
+    ) -> None:
         names = ("forward_compute_time", "backward_compute_time", "backward_comm_time")
         clocks = tuple(told.get(name, 0) for name in names)
         if clocks == self._clocks or clocks[1] <= 0:  # DDP has not looked, or exchanged nothing
@@ -139,7 +153,8 @@ class Watcher:
         forward, backward, exchange = (NANO * c for c in clocks)
         exposed = exchange - NANO * told["backward_compute_comm_overlap_time"] if self.ranks > 1 else 0.0
         # DDP tells of the last micro-batch, and buffers go around before each
-        forward, exposed = max(0.0, forward - buffers / self._micro), max(0.0, exposed) + buffers
+        forward, exposed = max(0.0, forward - buffers / self._micro), max(0.0, exposed) + buffers + session
+        backward = max(0.0, backward - session)
         if len(self._events) > 1 and self._events[0][1].query():
             optimizer = self._events[0][0].elapsed_time(self._events[0][1]) / 1e3
         left = seconds - forward - backward - exposed - optimizer - data
@@ -244,39 +259,20 @@ class Watcher:
             model._set_ddp_runtime_logging_sample_rate(DDP_EVERY)
 
 
-def _timed_loader(told: Callable[[float, Any], None]) -> Callable[[], None]:
-    """Time what waits for data loaders; returns what ends that."""
-    cls: Any = dataloader._BaseDataLoaderIter
-    original = cls.__next__
+def _timed(cls: Any, name: str, told: Callable[[float, Any], None]) -> Callable[[], None]:
+    """Time a method without arguments, `told` of the object too; returns what ends that."""
+    original = getattr(cls, name)
 
-    def timed(loader: Any) -> Any:
+    def timed(self: Any) -> Any:
         start = time.perf_counter()
         try:
-            return original(loader)
+            return original(self)
         finally:
-            told(time.perf_counter() - start, loader)
+            told(time.perf_counter() - start, self)
 
     def restore() -> None:
-        if cls.__next__ is timed:
-            cls.__next__ = original
+        if getattr(cls, name) is timed:  # nobody has put something else there
+            setattr(cls, name, original)
 
-    cls.__next__ = timed
-    return restore
-
-
-def _timed_buffers(model: Any, told: Callable[[float], None]) -> Callable[[], None]:
-    """Time what DDP does to give all ranks the first one's buffers; returns what ends that."""
-    original = model._sync_buffers
-
-    def timed() -> None:
-        start = time.perf_counter()
-        try:
-            original()
-        finally:
-            told(time.perf_counter() - start)
-
-    def restore() -> None:
-        model.__dict__.pop("_sync_buffers", None)
-
-    model.__dict__["_sync_buffers"] = timed
+    setattr(cls, name, timed)
     return restore
