@@ -250,7 +250,7 @@ class Handle:
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since `attach`. Seconds are of the host's clock, and None on an accelerator."""
-        return self._session.stats() | {"mode": self.mode, "checks": None}
+        return self._session.stats() | {"mode": self.mode}
 
     def detach(self) -> None:
         """Go back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""
