@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from given import agree, batch, message, network, weights
+from given import agree, batch, message, network, train, weights
 from ranks import Pool
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -62,7 +62,7 @@ def trained(model: DistributedDataParallel, data: Any = None, steps: int = 16) -
 
 
 def nothing_wrong(rank: int) -> Any:
-    return trained(DistributedDataParallel(Sleepy(2 * PAUSE)))
+    return trained(DistributedDataParallel(Sleepy(5 * PAUSE)))
 
 
 def straggler(rank: int) -> Any:
@@ -169,6 +169,41 @@ def test_micro_batches_count_as_compute_and_a_job_that_ends_early_tells_what_it_
         assert 3 <= len(watch.steps) < 12
         for step in watch.steps:
             assert 2.5 * PAUSE < step.compute < step.seconds
+
+
+class Partly(Sleepy):
+    """Leaves its last layer out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.pause)
+        return self.layers[:-1](x)
+
+
+def look_for_unused(rank: int) -> list[tuple[str, ...]]:
+    models = (Sleepy(PAUSE), Partly(PAUSE))
+    return [trained(DistributedDataParallel(m, find_unused_parameters=True)).settings for m in models]
+
+
+def test_unused_parameters_are_looked_for_without_need_or_not(pool: Pool) -> None:
+    for without_need, with_need in pool.run(2, look_for_unused):
+        assert without_need[0].startswith("find_unused_parameters=True, and every parameter was used in every step: ")
+        assert with_need == ()
+
+
+def fail_inside(rank: int) -> Tensor:
+    """What is wrong with watching must not end a job."""
+    model = DistributedDataParallel(network())
+    watched = gradwire.doctor(model, steps=4)
+    watched._watcher._book = None  # type: ignore[assignment]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, range(14))
+    assert watched.done
+    assert Session.wait.__name__ == "wait"
+    return weights(model)
+
+
+def test_a_job_goes_on_when_watching_fails(pool: Pool) -> None:
+    assert agree(pool.run(2, fail_inside))
 
 
 def refused(rank: int) -> list[str]:

@@ -106,7 +106,9 @@ def doctor(
             _keep(_answer(watches, rule, as_json, ()), watches, command, record)
 
     ended = job.run(command, steps, quiet=wants_json(as_json), when_seen=when_seen)
-    if not answered and not _elsewhere(ended.watches):
+    if _elsewhere(ended.watches):
+        print("gradwire doctor: the answer is where rank 0 runs", file=sys.stderr)
+    elif not answered:
         _keep(_answer(ended.watches, rule, as_json, ended.problems), ended.watches, command, record)
     if ended.code:
         print(f"gradwire doctor: the job ended with exit code {ended.code}", file=sys.stderr)
@@ -114,7 +116,7 @@ def doctor(
 
 
 def _elsewhere(watches: Sequence[Watch]) -> bool:
-    """Whether one rank was seen that is not rank 0: under `gradwire lab` each rank has a doctor of its own."""
+    """Whether rank 0 is on another machine, or has a doctor of its own."""
     return bool(watches) and watches[0].rank > 0
 
 

@@ -12,11 +12,13 @@ has ended, or takes other turns than the others, cannot make them hang.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import torch
@@ -41,6 +43,23 @@ FORWARD_SHARE = 1 / 3  # of a micro-batch of which DDP tells nothing
 
 # watchers by process group: its ranks make theirs in the same order
 _counts: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
+
+
+def _harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """What goes wrong with watching ends it, and not the job; a copy of the process (a fork) does not watch."""
+
+    @wraps(method)
+    def guarded(self: Watcher, *args: Any) -> None:
+        if os.getpid() != self._process:
+            return
+        try:
+            method(self, *args)
+        except Exception as problem:
+            self.done = True
+            self._stop()
+            print(f"gradwire doctor: rank {self.rank} is not watched any more: {problem!r}", file=sys.stderr)
+
+    return guarded
 
 
 class Watcher:
@@ -77,6 +96,7 @@ class Watcher:
         self._unused = 0
         self._loader: dict[str, Any] = {}
         self.done = False
+        self._process = os.getpid()
         self._cleanups = list(self._start(model))
 
     def _start(self, model: Any) -> Iterator[Callable[[], None]]:
@@ -91,10 +111,12 @@ class Watcher:
 
     # ---------------------------------------------------------------- what is seen
 
+    @_harmless
     def _before_forward(self, module: Any, inputs: Any) -> None:
         if not torch.compiler.is_compiling() and torch.is_grad_enabled():
             self._forwards += 1
 
+    @_harmless
     def _loaded(self, seconds: float, loader: Any) -> None:
         self._spent["data"] += seconds
         self._loader = {"loader_workers": loader._num_workers, "pin_memory": bool(loader._pin_memory)}
@@ -105,6 +127,7 @@ class Watcher:
     def _waited(self, seconds: float, session: Any) -> None:
         self._spent["session"] += seconds
 
+    @_harmless
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._began = time.perf_counter()
         if self._gpu:
@@ -112,6 +135,7 @@ class Watcher:
             self._events.append((event(enable_timing=True), event(enable_timing=True)))
             self._events[-1][0].record()
 
+    @_harmless
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._spent["optimizer"] += time.perf_counter() - self._began
         if self._gpu and self._events:
@@ -211,6 +235,7 @@ class Watcher:
             time.sleep(GLANCE if len(found) < self.ranks else 0.0)
         return [found[rank] for rank in sorted(found)]
 
+    @_harmless
     def end(self) -> None:
         """Stop watching, and tell what was seen. A rank that leaves early does so by itself."""
         if not self.done:
