@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "cluster": {"core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "tracing": {"core", "kernels", "collectives", "engine"},
     "planner": {"core", "collectives", "tracing", "models"},
+    "diagnosis": {"core", "planner"},
     "laboratory.report": {"core", "planner"},
     "laboratory.reproduce": {"core", "planner"},
     "integrations": {"core", "memory", "adaptive", "engine", "checkpoint", "session"},
@@ -69,13 +70,14 @@ MAY_IMPORT = {
         "trackers",
         "models",
         "planner",
+        "diagnosis",
         "laboratory.bench",
         "laboratory.hosts",
         "laboratory.report",
         "laboratory.reproduce",
     },
     "__main__": {"cli"},
-    "__init__": {"core", "adaptive", "cluster", "grace", "integrations", "planner", "trackers"},
+    "__init__": {"core", "adaptive", "cluster", "diagnosis", "grace", "integrations", "planner", "trackers"},
 }
 # outside package -> where it may be imported
 OUTSIDE = {
@@ -87,20 +89,27 @@ OUTSIDE = {
         "collectives/channel.py",
         "session.py",
         "integrations/*.py",
+        "diagnosis/*.py",
         "laboratory/bench/*.py",
         "laboratory/bench/tasks/*.py",
     ],
     "torch.multiprocessing": ["laboratory/bench/*.py"],
     "multiprocessing": ["laboratory/bench/*.py"],
-    "subprocess": ["laboratory/bench/*.py", "core/records.py", "laboratory/hosts/*.py"],
+    "subprocess": ["diagnosis/job.py", "laboratory/bench/*.py", "core/records.py", "laboratory/hosts/*.py"],
     "typer": ["cli/*.py", "cli/bench/*.py"],
     "rich": ["cli/*.py", "cli/bench/*.py"],
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],
     "matplotlib": ["laboratory/report/*.py"],
 }
-# parts that must load without torch, but for the files in which controllers meet tensors and models are traced
-WITHOUT_TORCH = ("planner", "laboratory.report", "laboratory.reproduce", "adaptive", "trackers")
-WITH_TORCH = [ROOT / "adaptive" / "steering.py", ROOT / "planner" / "own_workloads.py"]
+# parts that must load without torch, but for the files in which controllers meet tensors, models are traced, or ranks
+# are watched
+WITHOUT_TORCH = ("planner", "diagnosis", "laboratory.report", "laboratory.reproduce", "adaptive", "trackers")
+WATCHING = ("doctor", "rank", "surroundings", "watcher")
+WITH_TORCH = [
+    ROOT / "adaptive" / "steering.py",
+    ROOT / "planner" / "own_workloads.py",
+    *(ROOT / "diagnosis" / f"{name}.py" for name in WATCHING),
+]
 TORCH_FREE = [
     *("core/errors.py", "core/registry.py", "core/random.py", "core/units.py", "core/records.py", "core/wire.py"),
     *("core/baselines.py", "core/search.py"),

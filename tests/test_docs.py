@@ -19,6 +19,7 @@ PAGES = [
     "docs/architecture.md",
     "docs/cli.md",
     "docs/codecs.md",
+    "docs/doctor.md",
     "docs/encode.md",
     "docs/findings.md",
     "docs/grace.md",

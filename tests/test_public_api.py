@@ -12,7 +12,7 @@ PUBLIC = {
     "Accordion", "AccordionBatch", "AdaQS", "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather",
     "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route",
     "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster", "Warmup", "advise", "attach", "codec",
-    "codec_names", "grace", "open_tracker", "predict", "register", "whatif",
+    "codec_names", "doctor", "grace", "open_tracker", "predict", "register", "whatif",
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_exceptions_are_drawn_in_the_tree():
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
         "model", "codec", "controller", "memory", "strategy", "mode", "tensors", "seed", "optimizer", "scaler",
-        "nmse_every", "graphs",
+        "nmse_every", "graphs", "check",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
         "workers", "codec", "memory", "strategy", "seed", "controller", "tensors", "nmse_every",

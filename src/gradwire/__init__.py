@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnknownName,
     )
     from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
+    from gradwire.diagnosis.doctor import doctor
     from gradwire.integrations.ddp import Handle, attach
     from gradwire.integrations.local_steps import LocalSteps
     from gradwire.planner.questions import advise, predict, whatif
@@ -62,6 +63,7 @@ __all__ = [
     "attach",
     "codec",
     "codec_names",
+    "doctor",
     "grace",
     "open_tracker",
     "predict",
@@ -83,6 +85,7 @@ _HOMES = {
         "UnknownName",
     ],
     "gradwire.core.exchange": ["Gather", "Max", "Payload", "Route", "Scatter", "Sum"],
+    "gradwire.diagnosis.doctor": ["doctor"],
     "gradwire.grace": ["grace"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
     "gradwire.integrations.local_steps": ["LocalSteps"],

@@ -82,6 +82,7 @@ class Session:
     ) -> None:
         self.engine, self.group, self.device = engine, group, device
         self.steps = 0  # committed since this was made; the engine's count goes on from a restored one
+        self.squares: list[Tensor | None] = []  # of error and mean of each unit of the last step, where measured
         self._held: list[Handed] = []  # tiny units that wait for the next one
         self._launched = 0  # units, or tiny ones with another, in this step
         self._results: dict[int, list[UnitResult]] = {}  # by their number, of this step
@@ -187,7 +188,9 @@ class Session:
     def _commit(self, then: Callable[[], None]) -> None:
         for lane in self._lanes[1:]:
             lane.executor.wait()
-        self.engine.finish_step([result for _, results in sorted(self._results.items()) for result in results])
+        results = [result for _, found in sorted(self._results.items()) for result in found]
+        self.engine.finish_step(results)
+        self.squares = [result.squares for result in results]
         self._results = {}
         self.steps += 1
         then()
@@ -258,7 +261,7 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since this was made. Seconds are of the host's clock, and None on an accelerator."""
         engine, drivers = self.engine, [] if self.alone else self._drivers
-        norms = _norms(engine)
+        norms = residual_norms(engine)
         meters = [driver.meter for driver in drivers]
         clocks = [driver.clock for driver in drivers] if self.device.type == "cpu" else []
         sent = sum(m.sent_bytes for m in meters)
@@ -308,7 +311,7 @@ def _described(engine: Engine) -> str:
     )
 
 
-def _norms(engine: Engine) -> dict[str, float]:
+def residual_norms(engine: Engine) -> dict[str, float]:
     """Of what is owed, by parameter; an accelerator is waited for once."""
     pieces = engine.store.pieces(ERROR)
     if not pieces:

@@ -13,6 +13,7 @@ from gradwire.cli.bench import bench
 from gradwire.cli.calibrate import calibrate
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
+from gradwire.cli.doctor import doctor
 from gradwire.cli.lab import lab
 from gradwire.cli.predict import predict
 from gradwire.cli.report import report
@@ -30,7 +31,9 @@ app = typer.Typer(
 )
 for function in (codecs, size, demo, predict, advise, whatif, tta, calibrate, validate, reproduce, report):
     app.command()(function)
-app.command(context_settings={"allow_interspersed_args": False})(lab)  # what follows CMD is CMD's
+whole = {"allow_interspersed_args": False}  # what follows CMD is CMD's
+app.command(context_settings=whole)(lab)
+app.command(context_settings=whole)(doctor)
 app.add_typer(bench)
 
 

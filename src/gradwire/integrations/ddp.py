@@ -46,6 +46,7 @@ def attach(
     scaler: torch.amp.GradScaler | None = None,
     nmse_every: int = 0,
     graphs: bool = True,
+    check: bool | int = False,
 ) -> Handle:
     """Compress the gradients of a DDP model from the next backward pass on.
 
@@ -65,6 +66,8 @@ def attach(
         scaler: the loss scaler; memories then follow its scale.
         nmse_every: measure the error against the exact mean every so many steps (sends the full gradient then).
         graphs: on a GPU, capture what is launched for a bucket in CUDA graphs, and replay it in later steps.
+        check: every 100 steps, or every so many, look whether replicas agree, errors and memories stay within bounds
+            and a lossless codec does what DDP does, and warn once if not. Such a step sends the full gradient, too.
 
     Example:
         >>> import torch, torch.distributed as dist, gradwire
@@ -84,6 +87,9 @@ def attach(
         )
     if mode not in ("overlap", "after_backward"):
         raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
+    from gradwire.integrations.checks import CheckedHandle, steps_between
+
+    checked = steps_between(check)
     slot = slot_of(model)
     check_model(model)
     engine = Engine(
@@ -96,10 +102,14 @@ def attach(
         ranks=(dist.get_rank(model.process_group),),
         workers=dist.get_world_size(model.process_group),
         track_unused=bool(model.find_unused_parameters or model.static_graph),
-        nmse_every=nmse_every,
+        nmse_every=nmse_every or checked,
         graphs=graphs,
     )
-    slot.handle = Handle(model, engine, mode, optimizer, scaler)
+    slot.handle = (
+        CheckedHandle(model, engine, mode, optimizer, scaler, checked)
+        if checked
+        else Handle(model, engine, mode, optimizer, scaler)
+    )
     return slot.handle
 
 

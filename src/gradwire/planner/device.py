@@ -122,8 +122,11 @@ def _seconds(record: Record) -> Mapping[str, float]:
 
 
 def _once(record: Record) -> float:
-    """Seconds of decoding one gradient."""
-    seconds = _seconds(record)
-    encodes, decodes = strategy_work(record.what["strategy"], record.what["workers"])
+    return decoded_once(_seconds(record), record.what["strategy"], record.what["workers"])
+
+
+def decoded_once(seconds: Mapping[str, float], strategy: str, workers: int) -> float:
+    """Seconds of decoding one gradient, of the seconds of each phase of a step."""
+    encodes, decodes = strategy_work(strategy, workers)
     after = float(seconds["reduce"] + seconds["decode"]) - (encodes - 1) * float(seconds["encode"])
     return max(0.0, after) / decodes

@@ -58,10 +58,12 @@ def shape(name: str, module: nn.Module, inputs: tuple[Tensor, ...] | None) -> Mo
         raise ConfigError(f"model {name!r} has no parameter that is trained, so there is nothing to send")
     work = _work(module, inputs) if inputs is not None else {}
     total, passed = sum(work.values()), 0.0
+    if not total:
+        return ModelShape.evenly(name, [s for _, s in tensors])
     shares = []
-    for position, (parameter, _) in enumerate(reversed(tensors)):
+    for parameter, _ in reversed(tensors):
         passed += work.pop(parameter.rpartition(".")[0], 0.0)
-        shares.append(passed / total if total else (position + 1) / len(tensors))
+        shares.append(passed / total)
     rounded = [round(min(1.0, s), 4) for s in reversed(shares)]
     rounded[0] = 1.0  # the first parameter's gradient is the last thing that the backward pass finds
     return ModelShape(name, tuple(s for _, s in tensors), tuple(rounded))

@@ -83,6 +83,12 @@ class ModelShape:
     shapes: tuple[tuple[int, ...], ...]
     shares: tuple[float, ...]  # of the backward pass, after which each gradient is there
 
+    @classmethod
+    def evenly(cls, name: str, shapes: Sequence[tuple[int, ...]]) -> ModelShape:
+        """Gradients come one after the other, the last parameter's first, all after the same time."""
+        count = len(shapes)
+        return cls(name, tuple(shapes), tuple(round((count - i) / count, 4) for i in range(count)))
+
     @property
     def elements(self) -> int:
         return sum(math.prod(s) for s in self.shapes)
