@@ -33,7 +33,7 @@ from gradwire.cli.demo import page
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.records import Record, load
 from gradwire.laboratory.bench import demo, encode
-from gradwire.laboratory.reproduce.study import Study
+from gradwire.laboratory.reproduce.evidence import Evidence
 from gradwire.planner.clock import Measured, Modelled
 from gradwire.planner.training import Run
 from gradwire.planner.tta import utility
@@ -44,6 +44,7 @@ import findings
 import markup
 import network
 import prediction
+import throughputs
 
 import gpu
 
@@ -105,7 +106,8 @@ def makers() -> dict[Path, Callable[[], str]]:
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",
         ROOT / "docs" / "prediction.md": lambda: f"{GENERATED}\n{prediction.prediction(ROOT)}",
-        ROOT / "docs" / "utility.md": lambda: f"{GENERATED}\n{prediction.utility(ROOT)}",
+        ROOT / "docs" / "throughputs.md": lambda: f"{GENERATED}\n{throughputs.page()}",
+        ROOT / "docs" / "utility.md": lambda: f"{GENERATED}\n{prediction.utility(findings.evidence(ROOT))}",
         ROOT / "README.md": readme,
     }
 
@@ -261,7 +263,7 @@ def readme() -> str:
     text = _filled((ROOT / "README.md").read_text(encoding="utf-8"), "demo", demo_block(path, records))
     text = _filled(text, "advice", advice_block())
     text = _filled(text, "tta", tta_block())
-    (wins, _), *_ = prediction.bet(Study())
+    (wins, _), *_ = prediction.bet(Evidence())
     said = f"; by our model, with what we measured on an H200, {wins} beat FP16 by more than 5 %: "
     return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
 
