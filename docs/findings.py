@@ -337,7 +337,7 @@ def _utility(table: Utility) -> str:
             )
         rows.append(cells)
     heads = ("rank", "codec", f"best, {table.unit}", "ms a round", *(f"to {t:g}" for t in table.targets))
-    notes = "".join(f"- {a}\n" for a in table.assumptions)
+    notes = "".join(f"- {a}\n" for a in (table.schedule_note, *table.assumptions) if a)
     return f"\n### {table.setup['task']}, {table.time_label}\n\n{setup_words(table)}.\n\n{_table(heads, rows)}\n{notes}"
 
 

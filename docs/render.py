@@ -307,8 +307,13 @@ def tta_block() -> str:
         f"[Record](results/{path.name}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, "
         f"{' or '.join(map(str, seeds))} seeds, `gradwire bench accuracy --study grace-resnet9`, "
         f"{runs[0].record.environment['gpu']}, commits {commits}. "
-        f"Accuracy is measured, the time of a step modelled. {measured_tta()}"
+        f"Accuracy is measured, the time of a step modelled.{_capital(table.schedule_note)} {measured_tta()}"
     )
+
+
+def _capital(note: str) -> str:
+    """As a sentence."""
+    return f" {note[0].upper()}{note[1:]}." if note else ""
 
 
 def measured_tta() -> str:

@@ -54,3 +54,16 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Interval:
     1.100 (1.000 to 1.200)
     """
     return median([value / other for value, other in zip(values, others, strict=True)])
+
+
+def of_medians(values: Sequence[float], others: Sequence[float], sure: float = SURE) -> Interval:
+    """The median of values over that of others that were not measured in pairs.
+
+    Each median lies in its interval but for half of what may be left to chance, so their ratio lies between the ends.
+
+    >>> print(of_medians([2.0, 2.2, 2.4], [1.0, 1.0, 1.1]))
+    2.200 (1.818 to 2.400)
+    """
+    each = 1 - (1 - sure) / 2
+    above, below = median(values, each), median(others, each)
+    return Interval(above.middle / below.middle, above.low / below.high, above.high / below.low)
