@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import throughputs
+
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_rate, transfer_seconds
 from gradwire.laboratory.reproduce.catalogue import build
@@ -37,8 +39,8 @@ def prediction(root: Path) -> str:
         "`gradwire predict`, `advise` and `whatif` answer from a model: a timeline of DDP's buckets or a codec's "
         "units, what each of them exchanges (from the tracer, so there is no formula of any codec), what links, "
         "encoding and decoding cost (from a hardware profile), and who waits for whom. This page says how far off it "
-        "is where we could measure. For GPUs it was held against published throughputs, and fails: "
-        "[throughputs.md](throughputs.md).\n\n"
+        "is where we could measure. For GPUs it was held against published "
+        f"throughputs, and {'fails' if throughputs.fails() else 'passes'}: [throughputs.md](throughputs.md).\n\n"
         f"The profile was fitted to one place, **{about['place']}** ({about['cpu']}, {about['cores']} cores, emulated "
         f"hosts), and **{len(found)} settings at other rates and other numbers of hosts were predicted blind**: "
         f"{_places(found)}; {_count(found, 'model')} models, {_count(found, 'configuration') - 2} codecs, both modes.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from gradwire.laboratory.reproduce import testbed
 from gradwire.laboratory.reproduce.testbed import FP16, FP32, HARDWARE, Score
@@ -40,6 +41,12 @@ def page() -> str:
     )
 
 
+@cache
+def fails() -> bool:
+    """Whether the model does, with our costs and its overlap."""
+    return not all(_passes(testbed.score(name, _asked(name, WAYS["ours"]))) for name in (BERT, VGG19))
+
+
 def _asked(name: str, ask: Callable[[str, Setting], float | None]) -> dict[Setting, float]:
     return {s: value for s in testbed.timed(name) if (value := ask(name, s)) is not None}
 
@@ -51,7 +58,7 @@ def _passes(score: Score) -> bool:
 def _verdict(scores: dict[str, dict[str, Score]]) -> str:
     wanted = f"a median error of at most {GOOD[0]:.0%} and a rank correlation of at least {GOOD[1]:g}"
     ours = [each["ours"] for each in scores.values()]
-    told = "passes" if all(map(_passes, ours)) else "**fails**"
+    told = "**fails**" if fails() else "passes"
     wrong, total = sum(s.wrong_side for s in ours), sum(s.count - 1 for s in ours)
     errors = " and ".join(f"{s.median:.0%} ({name})" for name, s in zip(scores, ours, strict=True))
     ranks = " and ".join(f"{s.correlation:+.2f}" for s in ours)

@@ -179,7 +179,7 @@ class Run:
     @property
     def annealed(self) -> bool:
         """Whether the learning rate ends at a tenth of its largest, or below."""
-        rates = self.outcome.get("learning_rates") or ()
+        rates: Sequence[float] = self.outcome.get("learning_rates") or []
         return bool(rates) and rates[-1] <= ANNEALED * max(rates)
 
     @property

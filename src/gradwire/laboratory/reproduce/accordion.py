@@ -34,6 +34,10 @@ class Line:
     floats: tuple[float, float, float]  # millions
 
     @property
+    def data(self) -> str:
+        return "CIFAR-100" if self.task.endswith("cifar100") else "CIFAR-10"
+
+    @property
     def saved(self) -> float:
         """How many times less Accordion sends than low compression."""
         return self.floats[0] / self.floats[2]

@@ -103,7 +103,7 @@ def _high(line: Line) -> Callable[[Trained, Group, Group | None, Group], Judged]
         gain = trained.gain(high, low)
         told = f"{trained.quality(high)} against {trained.quality(low)}: {trained.told(gain)}"
         holds = at_most(abs(gain - published), limit, trained.noise(high, low))
-        why = f"{published:+.1f} to {limit:.2g} points was wanted."
+        why = f"{published:+.1f} points, give or take {limit:.2g}, were wanted."
         return judge(holds, told, why, trained.files, differs=shorter(high))
 
     return check
@@ -223,18 +223,18 @@ def _of(line: Line) -> tuple[Claim, ...]:
     return (
         _claim(
             f"{name}-accuracy", where,
-            f"{line.network}: Accordion ends at {between:g} %, low compression at {low:g} %.",
+            f"{line.network} on {line.data}: Accordion ends at {between:g} %, low compression at {low:g} %.",
             f"no more than {EQUAL:g} points below low compression", _asked(line, _equal),
         ),
         _claim(
             f"{name}-floats", where,
-            f"{line.network}: Accordion sends {line.saved:.1f} times less than low compression.",
+            f"{line.network} on {line.data}: Accordion sends {line.saved:.1f} times less than low compression.",
             f"at most {FEWER:g} of low compression's floats", _asked(line, _saves),
         ),
         _claim(
             f"{name}-high", where,
-            f"{line.network}: high compression throughout ends at {high:g} %, low at {low:g} %.",
-            f"that loss to {_limit(high - low):.2g} points", _asked(line, _high(line)),
+            f"{line.network} on {line.data}: high compression throughout ends at {high:g} %, low at {low:g} %.",
+            f"that loss, give or take {_limit(high - low):.2g} points", _asked(line, _high(line)),
         ),
     )  # fmt: skip
 
@@ -287,23 +287,23 @@ CLAIMS = (
     _claim(
         "large-batch", "section 3.2.3, figure 3.3b",
         f"A batch of 4096 throughout ends at {accordion.BATCHES[1]} %, one of 512 at {accordion.BATCHES[0]} % (logs).",
-        f"that loss to {EQUAL:g} points", large_batch,
+        f"that loss, give or take {EQUAL:g} points", large_batch,
     ),
     *(
         _claim(
             id, f"section 3.3, figure {figure}",
-            f"{line.network} on {data}: AdaQS sends more than Accordion and loses accuracy where Accordion does not.",
+            f"{line.network} on {line.data}: AdaQS sends more than Accordion and loses accuracy; Accordion does not.",
             "more floats than Accordion, below it and below low compression; asked where Accordion keeps up",
             _adaqs(line),
         )
-        for id, figure, data, line in (
-            ("adaqs", "3.5a", "CIFAR-10", LINES[0]),
-            ("adaqs-cifar100", "3.5b", "CIFAR-100", LINES[2]),
+        for id, figure, line in (
+            ("adaqs", "3.5a", LINES[0]),
+            ("adaqs-cifar100", "3.5b", LINES[2]),
         )
     ),
     _claim(
         "16384", "section 3.3, figure 3.6",
         f"At a batch of 16,384 Accordion loses {accordion.LARGE_BATCH_LOSS:g} points.",
-        f"that loss against the small batch, to {EQUAL:g} points", huge_batch,
+        f"that loss against the small batch, give or take {EQUAL:g} points", huge_batch,
     ),
 )  # fmt: skip

@@ -79,10 +79,9 @@ def _grown(evidence: Evidence, sized: Callable[[int], bool], published: float) -
 def _as_much(trained: Trained, group: Group, plain: Group, published: float, told: str, files: Iterable[str]) -> Judged:
     """Whether a difference is the published one, to what counts as equal; where that is none, better will do."""
     gain, noise = trained.gain(group, plain), trained.noise(group, plain)
-    if published == 0:
-        why, holds = f"At most {EQUAL:g} points less was wanted.", at_least(gain, -EQUAL, noise)
-    else:
-        why, holds = f"{published:+.2g} to {EQUAL:g} points was wanted.", at_most(abs(gain - published), EQUAL, noise)
+    holds = at_most(abs(gain - published), EQUAL, noise) if published else at_least(gain, -EQUAL, noise)
+    wanted = f"{published:+.2g} points, give or take {EQUAL:g}," if published else f"At most {EQUAL:g} points less"
+    why = f"{wanted} was wanted."
     return judge(holds, told, why, files, differs=shorter(group))
 
 

@@ -21,7 +21,7 @@ def _baseline(row: grace.Benchmark) -> Claim:
     name = row.name.partition(" on ")[0].lower().replace("-", "")
     return _claim(
         f"baseline-{name}", "table II", f"{row.name} ends at {row.quality:g} without compression.",
-        "our best without compression is that to 0.5 points (2 % of a perplexity), to either side" if row.task else "-",
+        "our best without compression is that, give or take 0.5 points (2 % of a perplexity)" if row.task else "-",
         quality.baseline(row),
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ def baseline(row: Benchmark) -> Check:
         run = group.first.what
         recipe = f"our recipe, learning rate {run['learning_rate']:g} and {run['precision']}"
         short = f", {run['epochs']} epochs of {row.epochs}" if run["epochs"] < row.epochs else ""
-        why = f"{row.quality:g} to {slack(row.quality, trained.unit):.3g} was wanted."
+        why = f"{row.quality:g}, give or take {slack(row.quality, trained.unit):.3g}, was wanted."
         found = trained.quality(group)
         return judge(ends_there(trained, row), found, why, trained.files, differs=recipe + short)
 

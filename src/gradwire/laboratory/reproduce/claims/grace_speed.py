@@ -100,8 +100,8 @@ def slow_links_pay(evidence: Evidence) -> Judged:
         return NO_MODEL
     wins, before = ([answer for each in found.values() for answer in each] for found in (slow, fast))
     told = f"modelled, faster than FP32 at 1 Gbit/s: {_counted(slow)}; at 10: {before.count(True)}"
-    (least, most), (low, high) = _between(wins), _between(before)
-    more = True if least > high else False if most <= low else None
+    sure, known = wins.count(True), before.count(True)
+    more = True if sure > known else False if sure + wins.count(None) <= known else None
     holds = all_of([more_than_half(wins), more])
     return judge(holds, told, "More than half, and more than at 10 Gbit/s, were wanted.", differs=MODELLED)
 
