@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gradwire.core.baselines import BASELINES, CODEC_OF, DDP, HALF, NOTHING, PLAIN, POWERSGD, WIN
-from gradwire.core.intervals import median, of_medians
+from gradwire.core.intervals import beats, median
 from gradwire.core.records import Record, load
 from gradwire.core.units import format_bytes, format_rate, transfer_seconds
 
@@ -106,8 +106,7 @@ def _against(record: Record, records: Sequence[Record], baseline: str = HALF) ->
 def _won(record: Record, records: Sequence[Record], baseline: str = HALF) -> bool:
     """Whether it beats a baseline of the same run, by more than noise."""
     other = next(r for r in records if r.time == record.time and r.what["configuration"] == baseline)
-    ratio = of_medians(other.samples, record.samples)
-    return ratio.middle >= WIN and ratio.low > 1
+    return beats(record.samples, other.samples)
 
 
 def _density(records: Sequence[Record]) -> str:

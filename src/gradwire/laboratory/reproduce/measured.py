@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradwire.core.baselines import DDP
-from gradwire.core.intervals import median
+from gradwire.core.intervals import beats, median
 from gradwire.core.records import Record
 from gradwire.core.units import transfer_seconds
 from gradwire.laboratory.reproduce.ours import AFTER, OVERLAP
@@ -124,8 +124,8 @@ def step_wins(records: Sequence[Record]) -> Finding | None:
         if {FP32, FP16} <= set(group):
             codecs = [r for name, r in group.items() if r.what.get("mode") == OVERLAP and name not in DDP]
             total += len(codecs)
-            over_fp32 += sum(r.quantiles.p50 < group[FP32].quantiles.p50 for r in codecs)
-            over_fp16 += sum(r.quantiles.p50 < group[FP16].quantiles.p50 for r in codecs)
+            over_fp32 += sum(beats(r.samples, group[FP32].samples) for r in codecs)
+            over_fp16 += sum(beats(r.samples, group[FP16].samples) for r in codecs)
     if not total:
         return None
     rates = sorted({float(r.what["bits_per_second"]) for r in _kind(records, "step")})
