@@ -245,17 +245,22 @@ def _rounds(evidence: Evidence) -> str:
 
 
 def _limits(name: str, trained: Trained | None) -> str:
-    """What the stand-in of BERT cannot tell, beside its numbers."""
-    if name != BERT or trained is None or trained.fp16 is None:
+    """What times of a stand-in cannot tell, and what the stand-in of BERT cannot, beside their numbers."""
+    if trained is None or trained.fp16 is None:
         return ""
-    run = trained.fp16.first
+    runs = [run for group in trained.groups for run in group.runs]
+    note = utility(runs, None, targets=[mixed.target(trained)]).schedule_note
+    told = f" Mind that {note}." if note else ""
+    if name != BERT:
+        return told
+    run, seeds = trained.fp16.first, sorted({len(group.runs) for group in trained.groups})
     return (
-        f" **Read with care**: the stand-in has {run.outcome['parameters'] / 1e6:.1f} M parameters where {name} has "
-        f"{shipped().shape(throughput.MODELS[BERT][0]).elements / 1e6:.0f} M, is trained for "
-        f"{run.outcome['rounds'][-1]:,} steps, and ends at a perplexity of {trained.fp16.best:.0f}, far from "
-        "converged. It is near where training breaks: plain FP32 at twice its rate "
-        "[does not learn](../results/rates_h200_2026-11-15.jsonl). Its rate was chosen for FP32 alone, and each "
-        "setting has one seed."
+        f"{told} **Read with care**: the stand-in has {run.outcome['parameters'] / 1e6:.1f} M parameters where {name} "
+        f"has {shipped().shape(throughput.MODELS[BERT][0]).elements / 1e6:.0f} M, is trained for "
+        f"{run.outcome['rounds'][-1]:,} steps, and ends at a perplexity of {trained.fp16.best:.0f} with FP16. It is "
+        "near where training breaks: plain FP32 at twice its rate "
+        "[does not learn](../results/rates_h200_2026-11-15.jsonl). "
+        f"Its rate was chosen for FP32 alone. Seeds of a setting: {' or '.join(map(str, seeds))}."
     )
 
 
