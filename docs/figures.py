@@ -16,9 +16,9 @@ from gradwire.laboratory.report.chart import Chart, Picture
 from gradwire.laboratory.report.export import csv_text
 from gradwire.laboratory.report.plots import draw
 from gradwire.laboratory.reproduce import accordion
-from gradwire.laboratory.reproduce.finding import Evidence, Trained
-from gradwire.laboratory.reproduce.findings import accordion as of_accordion
-from gradwire.laboratory.reproduce.findings import mixed
+from gradwire.laboratory.reproduce.claims import accordion as of_accordion
+from gradwire.laboratory.reproduce.claims import mixed
+from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.laboratory.reproduce.throughput import (
     BASELINES,
     BERT,

@@ -4,58 +4,57 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import figures
-from prediction import STEPS
 
 from gradwire import planner
 from gradwire.core.codec import codecs
-from gradwire.core.errors import GradwireError
-from gradwire.core.records import Record, load
-from gradwire.core.registry import to_spec
+from gradwire.core.records import Record
 from gradwire.laboratory.report.accuracy import quality_cell, setup_words, within
 from gradwire.laboratory.reproduce import accordion, grace, throughput
-from gradwire.laboratory.reproduce.finding import OPEN, VERDICTS, Evidence, Finding, Judged, Trained
-from gradwire.laboratory.reproduce.findings import accordion as of_accordion
-from gradwire.laboratory.reproduce.findings import grace as of_grace
-from gradwire.laboratory.reproduce.findings import mixed
-from gradwire.laboratory.reproduce.findings import throughput as of_throughput
-from gradwire.laboratory.reproduce.findings import utility as of_utility
-from gradwire.laboratory.reproduce.study import Study
+from gradwire.laboratory.reproduce.catalogue import PAPERS, build
+from gradwire.laboratory.reproduce.claim import Basis, Claim, Judged, Verdict, tally
+from gradwire.laboratory.reproduce.claims import accordion as of_accordion
+from gradwire.laboratory.reproduce.claims import mixed
+from gradwire.laboratory.reproduce.contradictions import UTILITY
+from gradwire.laboratory.reproduce.evidence import Evidence, Trained, checked, gathered
 from gradwire.laboratory.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
-from gradwire.planner import model as perf
 from gradwire.planner.clock import Modelled
-from gradwire.planner.quality import seed_noise
-from gradwire.planner.simulated_buckets import buckets
+from gradwire.planner.quality import PERPLEXITY, seed_noise
 from gradwire.planner.spec import short
-from gradwire.planner.tta import Utility, slack, utility
-from gradwire.planner.workload import OVERLAP, Exchange, Unit, Workload, shipped
-from gradwire.tracing import trace
+from gradwire.planner.tta import COMPARABLE_SHARE, Utility, slack, utility
+from gradwire.planner.workload import shipped
 
 HARDWARE = "h200"
 CLUSTER = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": HARDWARE}  # of the utility table
 INTRO = """
-Four papers say when compression helps. Below is each of their findings in our words, with what we measured and what
-becomes of it: **confirmed**, **contradicted**, or **open** where no record of ours can decide yet. Verdicts are rules
-over records, named with each finding, and never typed in; the rules are in
-`gradwire.laboratory.reproduce.findings`. Accuracy is measured: real trainings, all workers computed on one device as
-the distributed run computes them. Times are not: they are modelled, or their published throughput is set
-beside our rounds, and each finding says so.
+Four papers say when compression helps. Below is each of their claims in our words, every table and figure among them,
+with what we found and what becomes of it:
+
+- **reproduced**: it holds by what we measured or computed, by more than noise.
+- **contradicted**: it fails by more than noise in the paper's own set-up, or by the paper's own formula.
+- **not reproduced**: it fails where our set-up differs, and the sentence says how. A published measurement that only a
+  formula or a model speaks against is of this kind.
+- **open**: no record can tell, or what there is lies nearer to the limit than seeds or the model's usual error.
+
+What was fitted to published numbers, or follows from other published ones, is counted apart. Verdicts are rules over
+records, named with each claim, and never typed in; the rules are in `gradwire.laboratory.reproduce.claims`, and
+`gradwire reproduce ID` applies one. Accuracy is measured: real trainings, all workers computed on one device as the
+distributed run computes them. Times are not: they are modelled, or their published throughput is set beside our rounds,
+and each claim says so. On the only published throughputs of GPUs that it can be held against, the model is
+{off:.0%} off in the median ([throughputs.md](throughputs.md)); what is nearer to a limit than that is open.
 
 What is not alike, here and there, and to be kept in mind:
 
 - All codecs have the baseline's learning rate, but votes (signsgd, signum), which go at 1e-3 and without momentum;
   codecs that keep momentum themselves meet none in the optimizer. GRACE trains images with plain SGD under PowerSGD and
-  Random-k; ours have momentum.
+  Random-k; ours have momentum, so they do not count where GRACE's methods are compared.
+- A codec that our error feedback scales, so that it does not diverge, is no evidence about error feedback.
 - THC that saturates keeps no memory, THC with exact sums does: they differ in both.
 - Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95
-  of 100 pairs, so a mark "within 0.5" that is nearer than that to its limit may be luck.
-- The stand-in for BERT is small, is trained for 756 steps, and is near where training breaks:
-  [plain FP32 at twice its rate](../results/rates_h200_2026-11-15.jsonl) does not learn.
+  of 100 pairs: what is nearer than that to its limit is open. {perplexities}
 """
 
 Source = Callable[[Path, Record], str]
@@ -63,63 +62,78 @@ Source = Callable[[Path, Record], str]
 
 def page(root: Path, source: Source) -> str:
     """The whole page from results/."""
-    study = Study(records=[r for name in STEPS for r in load(root / "results" / name)])
     found = evidence(root)
-    return write(found, study) + _sources(root, found.records, source)
+    return write(found) + _sources(root, found.records, source)
 
 
+@cache
 def evidence(root: Path) -> Evidence:
-    """All trainings under results/."""
-    paths = sorted((root / "results").glob("accuracy_*.jsonl"))
-    return Evidence([(path.name, record) for path in paths for record in load(path)], planner.predict, modelled)
+    """All records under results/ that claims are checked against."""
+    return gathered(checked(root / "results"))
 
 
-def write(evidence: Evidence, study: Study) -> str:
+def write(evidence: Evidence) -> str:
     """The page without its sources."""
-    judged = {
-        paper: [(f, f.check(evidence)) for f in findings]
-        for paper, findings in (
-            ("GRACE", of_grace.FINDINGS),
-            ("Beyond Throughput", of_throughput.FINDINGS),
-            ("Accordion", of_accordion.FINDINGS),
-        )
+    judged = {id: paper.judged(evidence) for id, paper in PAPERS.items()}
+    tables = {
+        "grace": _resnet9(evidence),
+        "throughput": f"\n{_stand_ins()}\n{_errors(evidence)}{_rounds(evidence)}",
+        "accordion": _table_3_1(evidence),
+        "utility": "\nAll numbers are in [utility.md](utility.md).\n",
     }
-    claims = of_utility.lines(study)
-    counts = {paper: Counter(j.verdict for _, j in found) for paper, found in judged.items()}
-    counts["Utility"] = Counter(verdict for _, _, _, verdict, _ in claims)
+    parts = [f"\n## {p.title}\n\n{p.cites}.\n{tables[id]}{_list(judged[id])}" for id, p in PAPERS.items()]
+    intro = INTRO.format(noise=seed_noise() or 0.0, off=evidence.model_error, perplexities=_perplexities())
     return (
-        f"# Findings of four papers, checked\n{INTRO.format(noise=seed_noise())}\n{_tally(counts)}"
-        f"\n## GRACE\n\n{grace.PAPER}.\n{_resnet9(evidence)}{_list(judged['GRACE'])}"
-        f"\n## Beyond Throughput and Compression Ratios\n\n{throughput.PAPER}. {_stand_ins()}\n"
-        f"{_errors(evidence)}{_rounds(evidence)}{_list(judged['Beyond Throughput'])}"
-        f"\n## Accordion\n\n{accordion.PAPER}.\n{_table_3_1(evidence)}{_list(judged['Accordion'])}"
-        f"\n## On the Utility of Gradient Compression\n\n{of_utility.PAPER}. All numbers are in "
-        f"[utility.md](utility.md).\n\n{_claims(claims)}{_utilities(evidence)}"
+        f"# Findings of four papers, checked\n{intro}\n{_tally(judged)}{''.join(parts)}"
+        f"{_contradictions(evidence)}{_utilities(evidence)}"
     )
 
 
-def _tally(counts: dict[str, Counter[str]]) -> str:
-    lines = "".join(f"| {paper} | {' | '.join(str(found[v]) for v in VERDICTS)} |\n" for paper, found in counts.items())
-    return f"| paper | {' | '.join(VERDICTS)} |\n|---|---|---|---|\n{lines}"
+def _perplexities() -> str:
+    """How noisy they are taken to be."""
+    known = seed_noise(PERPLEXITY)
+    if known is None:
+        assumed = 100 * COMPARABLE_SHARE / 2
+        return f"No perplexity was trained twice; half of what counts as equal, {assumed:g} %, is taken for its noise."
+    return f"Perplexities differ by less than {known:.1f} % so."
 
 
-def _list(judged: Sequence[tuple[Finding, Judged]]) -> str:
-    return "\n### One by one\n\n" + "".join(_point(finding, found) for finding, found in judged)
+def _tally(judged: dict[str, list[tuple[Claim, Judged]]]) -> str:
+    """Verdicts by paper; what was fitted or derived stands apart."""
+    heads = ("paper", *Verdict, "apart: fitted or derived")
+    rows, total = [], Counter[str]()
+    for id, pairs in judged.items():
+        counts = tally(pairs)
+        apart = counts[Basis.FITTED] + counts[Basis.DERIVED]
+        cells = {**{v: counts[Basis.TESTED][v] for v in Verdict}, heads[-1]: apart.total()}
+        total.update(cells)
+        told = ", ".join(f"{n} {v}" for v, n in apart.items())
+        rows.append([PAPERS[id].title, *(str(cells[v]) for v in Verdict), f"{apart.total()}: {told}" if told else "0"])
+    rows.append(["all", *(str(total[head]) for head in heads[1:])])
+    return _table(heads, rows)
 
 
-def _point(finding: Finding, found: Judged) -> str:
-    if found.verdict == OPEN:
-        return f"- `{finding.id}`, **open: {found.why}.** {finding.says} ({finding.where}.){_numbers(found)}\n"
+def _list(judged: Sequence[tuple[Claim, Judged]]) -> str:
+    return "\n### One by one\n\n" + "".join(_point(claim, found) for claim, found in judged)
+
+
+def _point(claim: Claim, found: Judged) -> str:
+    """One claim, in a paragraph."""
+    basis = "" if claim.basis == Basis.TESTED else f" ({claim.basis}, not counted)"
+    numbers = "" if found.found == "-" else f" Found: {found.found}."
+    rule = "" if claim.rule == "-" else f" Rule: {claim.rule}."
     files = ", ".join(f"[{name}](../results/{name})" for name in found.files)
     records = f" Records: {files}." if files else ""
-    return (
-        f"- `{finding.id}`, **{found.verdict}.** {finding.says} ({finding.where}.) Found: {found.measured}. "
-        f"Rule: {finding.rule}. {found.why}{records}\n"
-    )
+    why = found.why[:1].upper() + found.why[1:]
+    return f"- `{claim.id}`, **{found.verdict}**{basis}. {claim.says} ({claim.where}.) {why}{numbers}{rule}{records}\n"
 
 
-def _numbers(found: Judged) -> str:
-    return "" if found.measured == "-" else f" So far: {found.measured}."
+def _contradictions(evidence: Evidence) -> str:
+    """Of all papers but the one that has a page of its own."""
+    exhibit = build("contradictions", evidence)
+    rows = [[str(cell) for cell in row] for row in exhibit.rows if row[0] != UTILITY]
+    text = "Those of the study on utility are on [its page](utility.md)."
+    return f"\n## Where these papers contradict themselves\n\n{text}\n\n{_table(exhibit.columns, rows)}"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -187,40 +201,6 @@ def _stand_ins() -> str:
     )
 
 
-@cache
-def modelled(name: str, setting: Setting) -> tuple[float, bool] | None:
-    """Rounds a second on their testbed, and whether the codec's own cost was measured."""
-    model, batch = throughput.MODELS[name]
-    backward = throughput.compute_seconds(name) * 2 / 3  # forward is taken as half of it
-    asked: dict[str, Any] = {"model": model, "batch": batch, "hardware": HARDWARE, "backward": backward}
-    try:
-        spec = to_spec(codecs.build(setting.codec))
-        workload = None
-        if not shipped().has(model, spec, "auto"):
-            workload = _traced(model, spec, throughput.TESTBED["gpus"])
-        found = perf.predict(codec=spec, workload=workload, **asked, **throughput.TESTBED)
-    except GradwireError:
-        return None
-    cost = next(i for i in found.inputs if i.name == "encode and decode")
-    return 1 / found.step_seconds, not cost.source.startswith("inferred")
-
-
-def _traced(model: str, codec: str, workers: int) -> Workload:
-    """What `gradwire.planner.own_workloads` would trace of it, for one number of workers and one mode alone."""
-    shape = shipped().shape(model)
-    units = [_unit(codec, tuple(shape.shapes[i] for i in bucket), workers) for bucket in buckets(shape.shapes)]
-    timed = tuple(replace(u, ready=ready) for u, ready in zip(units, shape.ready(), strict=True))
-    return Workload(model, codec, "auto", OVERLAP, workers, timed)
-
-
-@cache
-def _unit(codec: str, shapes: tuple[tuple[int, ...], ...], workers: int) -> Unit:
-    """Of one bucket; a model's are often alike."""
-    found = trace(codec, [(f"{i}", shape) for i, shape in enumerate(shapes)], workers=workers)
-    exchanges = tuple(Exchange(e.kind, e.round, e.handed_bytes) for e in found.exchanges)
-    return Unit(found.elements, found.compressed, found.strategy, exchanges)
-
-
 def _errors(evidence: Evidence) -> str:
     """Tables 2 and 5."""
     rows = []
@@ -259,9 +239,29 @@ def _rounds(evidence: Evidence) -> str:
             f"\n### {name}, and {STAND_IN[name]} in its place (tables 1, 3, 6, 7; figures 1 to 3)\n\n"
             f"b and rounds a second are of {name}, the rest of {STAND_IN[name]}. The last column is FP16's time over "
             f"the setting's, to FP16's final quality: above 1 it is there sooner.{goal} *: the codec's cost is "
-            f"inferred from other parameters.\n\n{_table(heads, rows)}"
+            f"inferred from other parameters.{_limits(name, trained)}\n\n{_table(heads, rows)}"
         )
     return text + _shown(evidence, "The curves, our rounds over their rounds a second", figures.THROUGHPUT)
+
+
+def _limits(name: str, trained: Trained | None) -> str:
+    """What times of a stand-in cannot tell, and what the stand-in of BERT cannot, beside their numbers."""
+    if trained is None or trained.fp16 is None:
+        return ""
+    runs = [run for group in trained.groups for run in group.runs]
+    note = utility(runs, None, targets=[mixed.target(trained)]).schedule_note
+    told = f" Mind that {note}." if note else ""
+    if name != BERT:
+        return told
+    run, seeds = trained.fp16.first, sorted({len(group.runs) for group in trained.groups})
+    return (
+        f"{told} **Read with care**: the stand-in has {run.outcome['parameters'] / 1e6:.1f} M parameters where {name} "
+        f"has {shipped().shape(throughput.MODELS[BERT][0]).elements / 1e6:.0f} M, is trained for "
+        f"{run.outcome['rounds'][-1]:,} steps, and ends at a perplexity of {trained.fp16.best:.0f} with FP16. It is "
+        "near where training breaks: plain FP32 at twice its rate "
+        "[does not learn](../results/rates_h200_2026-11-15.jsonl). "
+        f"Its rate was chosen for FP32 alone. Seeds of a setting: {' or '.join(map(str, seeds))}."
+    )
 
 
 def _row(evidence: Evidence, name: str, trained: Trained | None, setting: Setting) -> list[str]:
@@ -322,10 +322,6 @@ def _times(low: float | None, sent: float | None) -> str:
 # -------------------------------------------------------------------- Utility
 
 
-def _claims(claims: Sequence[tuple[str, str, str, str, str]]) -> str:
-    return "".join(f"- `{id}`, **{verdict}.** {says} ({where}). {why}\n" for id, says, where, verdict, why in claims)
-
-
 def _utilities(evidence: Evidence) -> str:
     """The table of each task for one cluster of ours, where the model knows the task's times."""
     text = ""
@@ -354,7 +350,7 @@ def _utility(table: Utility) -> str:
             )
         rows.append(cells)
     heads = ("rank", "codec", f"best, {table.unit}", "ms a round", *(f"to {t:g}" for t in table.targets))
-    notes = "".join(f"- {a}\n" for a in table.assumptions)
+    notes = "".join(f"- {a}\n" for a in (table.schedule_note, *table.assumptions) if a)
     return f"\n### {table.setup['task']}, {table.time_label}\n\n{setup_words(table)}.\n\n{_table(heads, rows)}\n{notes}"
 
 

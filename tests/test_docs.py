@@ -27,6 +27,7 @@ PAGES = [
     "docs/network.md",
     "docs/prediction.md",
     "docs/start.md",
+    "docs/throughputs.md",
     "docs/utility.md",
     "results/README.md",
     *(str(p.relative_to(ROOT)) for folder in ("api", "codecs") for p in sorted((ROOT / "docs" / folder).glob("*.md"))),
@@ -45,6 +46,7 @@ GENERATED = [
     "docs/gpu.md",
     "docs/network.md",
     "docs/prediction.md",
+    "docs/throughputs.md",
     "docs/utility.md",
 ]
 

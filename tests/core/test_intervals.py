@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gradwire.core.intervals import median, ratio
+from gradwire.core.intervals import median, of_medians, ratio
 
 
 def test_few_values_give_the_least_and_the_greatest():
@@ -30,6 +30,18 @@ def test_the_median_is_inside_as_often_as_it_says():
         found = median([draw.expovariate(1.0) for _ in range(15)])
         inside += found.low <= math.log(2) <= found.high
     assert inside / 2000 > 0.94
+
+
+def test_medians_that_were_not_measured_in_pairs():
+    found = of_medians([2.0, 2.2, 2.4], [1.0, 1.1])
+    assert (found.low, found.high) == pytest.approx((2.0 / 1.1, 2.4))
+    draw = random.Random(4)
+    inside = 0
+    for _ in range(500):
+        one, other = ([draw.lognormvariate(0, 0.3) for _ in range(n)] for n in (9, 20))
+        found = of_medians(one, other)
+        inside += found.low <= 1 <= found.high
+    assert inside / 500 > 0.95
 
 
 def test_ratios_are_of_pairs():

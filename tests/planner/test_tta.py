@@ -324,6 +324,20 @@ def test_rolling_and_patience_reach_the_table():
     assert utility(records, None, options=Options(patience=1)).rows[0].best == 90.0
 
 
+def test_times_to_the_end_of_an_annealed_schedule_are_called_what_they_are():
+    """Where all that arrive do so in the last tenth of a schedule that ends at a tenth of its rate, and only there."""
+    ends = (50.0, *[60.0] * 8, 90.0)
+    fall = {"learning_rates": [0.4] * 9 + [0.01]}
+    late = utility(runs(training("fp16", ends, **fall), training("topk", ends, **fall)), None)
+    assert late.late == late.targets
+    assert late.schedule_note.startswith("the schedule is annealed, and whoever meets 89.5 or 89 or 88 does so")
+    assert as_dict(late)["schedule_note"] == late.schedule_note
+    early = training("topk", (50.0, 90.0, *[90.0] * 8), **fall)
+    assert utility(runs(training("fp16", ends, **fall), early), None).schedule_note == ""
+    assert utility(runs(training("fp16", ends), training("topk", ends)), None).schedule_note == ""  # a constant rate
+    assert utility(runs(training("fp16", ends, **fall)), None, targets=[99.0]).late == ()  # nobody arrives
+
+
 def test_a_table_needs_one_set_up_and_a_baseline_or_targets():
     with pytest.raises(ConfigError, match="runs of one set-up can be compared, got 2: task resnet9-cifar10"):
         utility(runs(training(), training(workers=4)), None)

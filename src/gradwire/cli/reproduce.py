@@ -1,4 +1,4 @@
-"""`gradwire reproduce`: the published study again, beside the formula, our model and our records."""
+"""`gradwire reproduce`: the claims of four papers, and the tables and figures of one, beside our records and model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ from rich.text import Text
 from gradwire.cli.output import AsJson, emit
 
 if TYPE_CHECKING:
-    from gradwire.core.records import Record
+    from gradwire.laboratory.reproduce.evidence import Evidence
     from gradwire.laboratory.reproduce.exhibit import Cell, Exhibit
+
+RESULTS = Path("results")
 
 
 def reproduce(
     id: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="A table, a figure, or claims; without it, all ids.", show_default=False),
+        typer.Argument(
+            metavar="ID",
+            help="A claim, a paper, `claims`, a table, a figure; without it, all ids.",
+            show_default=False,
+        ),
     ] = None,
     records: Annotated[
         list[Path] | None,
         typer.Option(
             "--records",
             metavar="FILE",
-            help="A .jsonl file of measurements to set beside; may be repeated.",
+            help="A .jsonl file of measurements, or a folder; may be repeated. Else results/, if it is there.",
             show_default=False,
         ),
     ] = None,
@@ -44,25 +50,27 @@ def reproduce(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a table, a figure or the claims of the published study beside the formula, our model and our records.
+    """Say what becomes of a published claim, and set tables and figures beside formula, model and records.
 
-    The study: Agarwal et al., On the Utility of Gradient Compression in Distributed Training Systems, MLSys 2022. Its
-    bars and curves are not in the text that we have: paper values are those of prose, tables and captions.
+    Four papers: grace, throughput (Beyond Throughput and Compression Ratios), accordion, utility (On the Utility of
+    Gradient Compression). A verdict is reproduced, contradicted, not reproduced (our set-up differs, and how), or open.
+    Tables and figures are those of the last one; its bars and curves are not in the text that we have, so its values
+    are those of prose, tables and captions.
 
     \b
     Examples:
       gradwire reproduce
-      gradwire reproduce claims --records results/collective_xeon_2026-11-15.jsonl
+      gradwire reproduce G-above
+      gradwire reproduce accordion --records results
       gradwire reproduce fig19 --plot fig19.svg
     """
-    from gradwire.laboratory.reproduce.catalogue import EXHIBITS, build
-    from gradwire.laboratory.reproduce.study import Study
+    from gradwire.laboratory.reproduce import catalogue
 
     if id is None:
-        listed = [{"id": name, "what": what} for name, (what, _) in EXHIBITS.items()]
+        listed = catalogue.listed()
         emit(listed, as_json, lambda: _listing(listed))
         return
-    exhibit = build(id, Study(records=_load(records or [])))
+    exhibit = catalogue.build(id, _load(records))
     if csv is not None:
         _write_csv(exhibit, csv)
     if plot is not None:
@@ -70,19 +78,19 @@ def reproduce(
     emit(as_dict(exhibit), as_json, lambda: _page(exhibit))
 
 
-def _load(paths: list[Path]) -> list[Record]:
-    from gradwire.core import records
+def _load(paths: list[Path] | None) -> Evidence:
+    """Of files and folders; without any, of the folder `results`."""
     from gradwire.core.errors import ConfigError
+    from gradwire.laboratory.reproduce.evidence import checked, gathered
 
-    found: list[Record] = []
-    for path in paths:
-        try:
-            found += records.load(path)
-        except OSError as problem:
-            raise ConfigError(
-                f"reproduce: `--records` {str(path)!r} cannot be read ({problem.strerror}); name a file that is there"
-            ) from problem
-    return found
+    wanted = [RESULTS] if paths is None and RESULTS.is_dir() else paths or []
+    try:
+        return gathered(f for path in wanted for f in (checked(path) if path.is_dir() else [path]))
+    except OSError as problem:
+        raise ConfigError(
+            f"reproduce: `--records` {str(problem.filename)!r} cannot be read ({problem.strerror}); "
+            "name a file that is there"
+        ) from problem
 
 
 def as_dict(exhibit: Exhibit) -> dict[str, Any]:
@@ -129,10 +137,10 @@ def _draw(exhibit: Exhibit, path: Path) -> None:
 
 def _listing(listed: list[dict[str, str]]) -> RenderableType:
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("id", no_wrap=True)
-    table.add_column("what")
+    for heading in ("id", "paper", "what"):
+        table.add_column(heading, no_wrap=heading != "what")
     for one in listed:
-        table.add_row(Text(one["id"]), Text(one["what"]))
+        table.add_row(*(Text(one[name]) for name in ("id", "paper", "what")))
     return table
 
 

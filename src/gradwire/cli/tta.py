@@ -98,7 +98,9 @@ def tta(
 
     Quality and rounds are those of the records. The time of a round is modelled for the cluster that you describe (16
     GPUs at 10 Gbit/s if you do not), or that of the records, where they were measured on a cluster and you describe
-    none. Targets are qualities near FP16's best unless given. Of several seeds the median time is told.
+    none. Targets are qualities near FP16's best unless given. Of several seeds the median time is told. Under an
+    annealed schedule quality comes at its end, so that a time to it is rounds a second times pass or fail; a note says
+    so where all that arrive do so in the last tenth.
 
     \b
     Examples:
@@ -253,7 +255,7 @@ def _page(table: Utility, files: Sequence[str]) -> RenderableType:
     from gradwire.laboratory.report.accuracy import setup_words
 
     told = f"{table.setup['task']}: {setup_words(table)}; time {table.time_label}"
-    lines = [f"- {a}" for a in table.assumptions]
+    lines = [f"- {a}" for a in (table.schedule_note, *table.assumptions) if a]
     lines += [f"- {row.label}: no time, because {row.note}" for row in table.rows if row.note]
     lines += [f"wrote {name}" for name in files]
     return Group(Text(told), "", table_of(table), *map(Text, ("", *lines) if lines else ()))

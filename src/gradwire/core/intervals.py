@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradwire.core.baselines import WIN
 from gradwire.core.records import quantile
 
 SURE = 0.95
@@ -54,3 +55,26 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Interval:
     1.100 (1.000 to 1.200)
     """
     return median([value / other for value, other in zip(values, others, strict=True)])
+
+
+def of_medians(values: Sequence[float], others: Sequence[float], sure: float = SURE) -> Interval:
+    """The median of values over that of others that were not measured in pairs.
+
+    Each median lies in its interval but for half of what may be left to chance, so their ratio lies between the ends.
+
+    >>> print(of_medians([2.0, 2.2, 2.4], [1.0, 1.0, 1.1]))
+    2.200 (1.818 to 2.400)
+    """
+    each = 1 - (1 - sure) / 2
+    above, below = median(values, each), median(others, each)
+    return Interval(above.middle / below.middle, above.low / below.high, above.high / below.low)
+
+
+def beats(values: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether times are a win over others: in the median by as much as a win needs, and by more than noise.
+
+    >>> beats([1.0, 1.01, 1.02], [1.2, 1.21, 1.19]), beats([1.0, 1.3, 0.9], [1.1, 1.2, 1.0])
+    (True, False)
+    """
+    found = of_medians(others, values)
+    return found.middle >= WIN and found.low > 1

@@ -189,7 +189,10 @@ def work(unit: Unit, workers: int) -> tuple[float, float]:
 
 
 def strategy_work(strategy: str, workers: int) -> tuple[float, float]:
-    """The same, by the strategy that carries it: sums and a codec's own rounds take one of each."""
+    """The same, by the strategy that carries it: sums and a codec's own rounds take one of each.
+
+    A test traces a codec that counts what it encodes and decodes, and holds this to it.
+    """
     return {ALL_GATHER: (1.0, float(workers)), SHARED: (1 + 1 / workers, 2.0)}.get(strategy, (1.0, 1.0))
 
 

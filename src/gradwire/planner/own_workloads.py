@@ -30,7 +30,7 @@ from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import to_spec
 from gradwire.planner.simulated_buckets import buckets
-from gradwire.planner.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces
+from gradwire.planner.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces, Workload, shipped
 from gradwire.tracing import Trace, trace
 
 SAMPLE = (512, 512)  # on which a codec is run whose sizes depend on the data; its bytes are scaled to the unit
@@ -216,6 +216,13 @@ def catalogue(
             found["traces"][name][codec] = traced(model, codec, strategies_of(codec))
             on_done(name, codec)
     return found
+
+
+@cache
+def single(model: str, codec: str, mode: str, workers: int) -> Workload:
+    """Of a model of the catalogue with any codec, for one number of workers alone; kept in no file."""
+    spec = to_spec(codecs.build(codec))
+    return Traces(content(shipped().shape(model), spec, [AUTO], (workers,))).workload(model, spec, AUTO, mode, workers)
 
 
 def _text(content: Any) -> str:

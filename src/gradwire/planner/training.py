@@ -19,6 +19,7 @@ from gradwire.planner.spec import parameters, short
 KIND = "accuracy"
 NEEDED = ("metric", "higher_is_better", "rounds", "epochs")
 NO_MEMORY = "none"
+ANNEALED = 0.1  # of the largest learning rate, that an annealed schedule ends at or below
 CHOSEN = "by the controller"  # the codec of a run that names none
 
 
@@ -175,6 +176,12 @@ class Run:
     @property
     def higher_is_better(self) -> bool:
         return bool(self.outcome["higher_is_better"])
+
+    @property
+    def annealed(self) -> bool:
+        """Whether the learning rate ends at a tenth of its largest, or below."""
+        rates: Sequence[float] = self.outcome.get("learning_rates") or []
+        return bool(rates) and rates[-1] <= ANNEALED * max(rates)
 
     @property
     def measured(self) -> bool:

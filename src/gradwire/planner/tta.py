@@ -30,6 +30,7 @@ POINTS = (0.5, 1.0, 2.0)  # below the baseline's best, in percent
 FACTORS = (1.02, 1.05, 1.1)  # times the baseline's best, of what should be low
 WAYS = (0.99, 0.95, 0.9)  # of the way from the baseline's start to its best, of any other scale
 COMPARABLE = {"%": 0.5}  # how far below the baseline still counts as its quality: points
+LATE = 0.9  # of a schedule
 COMPARABLE_SHARE = 0.02  # of the baseline's quality, in any other unit
 
 
@@ -139,8 +140,33 @@ class Utility:
     rows: tuple[Row, ...]  # by rank
     assumptions: tuple[str, ...]
 
+    @property
+    def late(self) -> tuple[float, ...]:
+        """The targets that every run that meets them meets in the last tenth of an annealed schedule."""
+        return tuple(target for target in self.targets if _late(self.rows, target))
+
+    @property
+    def schedule_note(self) -> str:
+        """What to know of times to such targets; empty: nothing."""
+        if not self.late:
+            return ""
+        return (
+            f"the schedule is annealed, and whoever meets {' or '.join(f'{t:g}' for t in self.late)} does so in its "
+            f"last tenth: such a time is rounds a second times pass or fail, and does not tell who learns sooner"
+        )
+
     def row(self, codec: str) -> Row | None:
         return next((r for r in self.rows if r.group.first.codec == codec and r.group.first.controller is None), None)
+
+
+def _late(rows: Iterable[Row], target: float) -> bool:
+    reached = [
+        (run, found.rounds / run.outcome["rounds"][-1])
+        for row in rows
+        for run in row.group.runs
+        if (found := time_to(run.by_rounds(), target)) is not None
+    ]
+    return bool(reached) and all(run.annealed and share >= LATE for run, share in reached)
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:
@@ -293,6 +319,7 @@ def as_dict(table: Utility) -> dict[str, Any]:
         "baseline": table.baseline,
         "targets": list(table.targets),
         "runs": [_plain(row) for row in table.rows],
+        "schedule_note": table.schedule_note,
         "assumptions": list(table.assumptions),
     }
 

@@ -14,15 +14,20 @@ from typer.testing import CliRunner
 from gradwire.cli.reproduce import reproduce
 from gradwire.core import records
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.laboratory.reproduce.catalogue import EXHIBITS
+from gradwire.laboratory.reproduce.catalogue import CLAIMS, EXHIBITS, PAPERS
 from gradwire.laboratory.reproduce.study import Study
+from trainings import training
 
 
 @pytest.fixture(autouse=True)
-def no_traces_needed(monkeypatch):
+def no_traces_needed(monkeypatch, tmp_path):
+    """A model that answers at once, and no records but those that a test names."""
     monkeypatch.setattr(
-        "gradwire.laboratory.reproduce.study.Study", partial(Study, predict=stand_in, encoding=ENCODING)
+        "gradwire.laboratory.reproduce.evidence.Study", partial(Study, predict=stand_in, encoding=ENCODING)
     )
+    monkeypatch.setattr("gradwire.laboratory.reproduce.evidence.shipped_predict", None)
+    monkeypatch.setattr("gradwire.laboratory.reproduce.testbed.modelled", lambda model, setting: None)
+    monkeypatch.chdir(tmp_path)
 
 
 def run(*arguments):
@@ -39,7 +44,38 @@ def answer(*arguments):
 
 
 def test_without_an_id_everything_is_listed():
-    assert [one["id"] for one in answer()] == list(EXHIBITS)
+    found = answer()
+    assert [one["id"] for one in found] == ["claims", *PAPERS, *CLAIMS, *EXHIBITS]
+    assert next(one for one in found if one["id"] == "A-batch") == {
+        "id": "A-batch",
+        "kind": "claim",
+        "paper": "accordion",
+        "what": CLAIMS["A-batch"].says,
+    }
+
+
+@pytest.mark.parametrize("id", PAPERS)
+def test_a_paper_is_all_its_claims(id):
+    assert [row["id"] for row in answer(id)["rows"]] == [c.id for c in PAPERS[id].claims]
+
+
+def test_all_claims_are_counted():
+    found = answer("claims")
+    assert [row["id"] for row in found["rows"]] == list(CLAIMS)
+    assert {row["verdict"] for row in found["rows"]} <= {"reproduced", "contradicted", "not reproduced", "open"}
+    assert found["notes"][1].startswith("Apart, fitted: ")
+
+
+def test_one_claim_has_all_that_is_known(tmp_path):
+    (tmp_path / "results").mkdir()
+    place = {"task": "resnet9-cifar10", "time": "2026-01-01T00:00:00+00:00"}
+    records.append(tmp_path / "results" / "accuracy_x.jsonl", [training("none", (50.0, 91.7), **place)])
+    records.append(tmp_path / "results" / "rates_x.jsonl", [training("none", (50.0, 99.0), **place)])  # is not asked
+    for arguments in ((), ("--records", tmp_path / "results")):
+        found = {row["what"]: row["is"] for row in answer("G-baseline-resnet9", *arguments)["rows"]}
+        assert (found["verdict"], found["found"], found["records"]) == ("reproduced", "91.70 %", "accuracy_x.jsonl")
+    other = {row["what"]: row["is"] for row in answer("U-A2")["rows"]}
+    assert (other["verdict"], other["paper"], other["basis"]) == ("reproduced", 470, "tested")
 
 
 def test_rows_are_dictionaries_by_column():
@@ -61,10 +97,10 @@ def test_records_are_read(tmp_path):
 
 
 def test_csv_has_all_columns(tmp_path):
-    run("claims", "--csv", tmp_path / "claims.csv")
+    run("utility", "--csv", tmp_path / "claims.csv")
     rows = list(csv.DictReader((tmp_path / "claims.csv").read_text().splitlines()))
-    assert {r["id"]: r["verdict"] for r in rows}["D1"] == "reproduced"
-    assert all(r["reason"] for r in rows)
+    assert {r["id"]: r["verdict"] for r in rows}["U-D1"] == "reproduced"
+    assert all(r["why"] for r in rows)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])
@@ -82,20 +118,20 @@ def test_a_table_has_nothing_to_draw(tmp_path):
 
 
 def test_an_unknown_id_names_near_ones():
-    with pytest.raises(UnknownName, match=r"no table or figure 'claim'; did you mean claims\?"):
+    with pytest.raises(UnknownName, match=r"no paper, claim, table or figure 'claim'; did you mean claims\?"):
         run("claim")
 
 
-@pytest.mark.parametrize("id", ["claims", "fig2"])
+@pytest.mark.parametrize("id", ["utility", "fig2"])
 def test_people_get_a_table(monkeypatch, id):
     monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
     shown = run(id).output
     assert "formula" in shown
     assert "{" not in shown
-    assert ("more columns with --json or --csv" in shown) == (id == "claims")
+    assert ("more columns with --json or --csv" in shown) == (id == "utility")
 
 
 def test_the_list_for_people(monkeypatch):
     monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
     shown = run().output
-    assert all(id in shown for id in EXHIBITS)
+    assert all(id in shown for id in (*PAPERS, *CLAIMS, *EXHIBITS))

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gradwire.core.baselines import DDP, HALF, PLAIN, POWERSGD, WIN
+from gradwire.core.baselines import DDP, HALF, PLAIN, POWERSGD
+from gradwire.core.intervals import beats
 from gradwire.core.records import Record
 from gradwire.core.units import format_rate
 from gradwire.laboratory.report.load import machine
@@ -67,6 +68,16 @@ class Run:
         """How many times as fast as the faster of FP32 and FP16 DDP."""
         ratios = [r for r in (self.against(record, PLAIN), self.against(record, HALF)) if r is not None]
         return min(ratios) if ratios else None
+
+    def won(self, record: Record, baseline: str = HALF) -> bool:
+        """Whether it beats a baseline of this run, by more than noise."""
+        other = self.find(baseline)
+        return other is not None and beats(record.samples, other.samples)
+
+    def pays(self, record: Record) -> bool:
+        """Whether it beats whatever was measured of FP32 and FP16 DDP."""
+        there = [baseline for baseline in (PLAIN, HALF) if self.find(baseline) is not None]
+        return bool(there) and all(self.won(record, baseline) for baseline in there)
 
     @property
     def best(self) -> tuple[Record, float] | None:
@@ -143,7 +154,7 @@ def _once(found: Sequence[Run]) -> list[Run]:
 
 @dataclass(frozen=True, kw_only=True)
 class Wins:
-    """How often a codec is at least 5 % faster. A setting is a codec in a set-up."""
+    """How often a codec is at least 5 % faster, by more than noise. A setting is a codec in a set-up."""
 
     set_ups: int
     codecs: int
@@ -166,12 +177,12 @@ def count(found: Sequence[Run]) -> Wins:
         set_ups=len(found),
         codecs=len({label(r) for _, r in settings}),
         settings=len(settings),
-        over_plain=sum(_wins(run.against(r, PLAIN)) for run, r in settings),
-        over_half=sum(_wins(run.against(r, HALF)) for run, r in settings),
-        set_ups_over_half=sum(any(_wins(run.against(r, HALF)) for r in run.ours) for run in found),
-        set_ups_over_both=sum(any(_wins(run.against_ddp(r)) for r in run.ours) for run in found),
+        over_plain=sum(run.won(r, PLAIN) for run, r in settings),
+        over_half=sum(run.won(r, HALF) for run, r in settings),
+        set_ups_over_half=sum(any(run.won(r, HALF) for r in run.ours) for run in found),
+        set_ups_over_both=sum(any(run.pays(r) for r in run.ours) for run in found),
         power=len(hooks),
-        power_over_half=sum(_wins(run.against(hook, HALF)) for run, hook in hooks),
+        power_over_half=sum(run.won(hook, HALF) for run, hook in hooks),
         power_over_powersgd=sum(
             (run.against(r, POWERSGD) or 1) < 1
             for run, _ in hooks
@@ -180,7 +191,3 @@ def count(found: Sequence[Run]) -> Wins:
         ),
         power_over_all=sum(all((run.against(r, POWERSGD) or 1) < 1 for r in run.ours) for run, _ in hooks),
     )
-
-
-def _wins(ratio: float | None) -> bool:
-    return ratio is not None and ratio >= WIN

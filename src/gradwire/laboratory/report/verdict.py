@@ -53,7 +53,8 @@ def _headline(counted: Sequence[Run]) -> str:
         told = f"pays in {'all' if won else 'none of the'} {all_of} set-ups measured"
     return (
         f"**Compression {told}.** A set-up is a model on so many hosts with links of one rate; to pay, a codec has to "
-        f"be at least {SHARE} faster than both FP32 DDP and FP16 DDP, which took turns with it in the same processes."
+        f"be at least {SHARE} faster than both FP32 DDP and FP16 DDP, which took turns with it in the same processes, "
+        "and faster by more than noise: the 95 % interval of the ratio of medians lies above 1."
     )
 
 
@@ -67,7 +68,7 @@ def _of_machine(found: Sequence[Run]) -> list[str]:
 
 
 def _fastest(found: Sequence[Run]) -> str:
-    won = [(run, *run.best) for run in found if run.best and run.best[1] >= WIN]
+    won = [(run, *run.best) for run in found if run.best and run.pays(run.best[0])]
     if not won:
         return "No codec wins anywhere."
     names = Counter(label(r) for _, r, _ in won).most_common()
@@ -92,7 +93,7 @@ def _quality(found: Sequence[Run]) -> str:
     told = f" Not recommended, though fastest somewhere: {mind}." if mind else ""
     if not names:
         return f"None of these codecs kept its quality in all our trainings and was tried on such tasks.{told}"
-    won = sum(run.best is not None and run.best[1] >= WIN for run in safe)
+    won = sum(run.best is not None and run.pays(run.best[0]) for run in safe)
     listed = ", ".join(f"`{name}`" for name in names)
     return f"With those that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
 
@@ -103,7 +104,7 @@ def _standing(run: Run, record: Record) -> Standing:
 
 def _lost(found: Sequence[Run]) -> list[str]:
     """Where no codec wins."""
-    lost = sorted(((run, *run.best) for run in found if run.best and run.best[1] < WIN), key=lambda w: w[2])
+    lost = sorted(((run, *run.best) for run in found if run.best and not run.pays(run.best[0])), key=lambda w: w[2])
     if not lost:
         return []
     shown = [f"{_short(run.set_up)} (best: `{label(r)}`, {ratio:.2f} times as fast as DDP)" for run, r, ratio in lost]

@@ -1,158 +1,150 @@
-"""A claim of the study, and what becomes of it: reproduced, contradicted, or not checkable.
+"""A claim of a paper, and what becomes of it.
 
-The formula decides, with the set of inputs that fits the kind of claim: the M-set for what was measured, the S-set
-for what was simulated. Where the formula cannot say anything our records decide, and where there are none, our model.
-Each claim says beforehand to which tolerance it is held.
+- **reproduced**: it holds by what we measured or computed, by more than noise.
+- **contradicted**: it fails by more than noise where our set-up is the paper's, or by the paper's own formula.
+- **not reproduced**: it fails where our set-up differs, and the verdict says how. A published measurement that only a
+  formula or a model speaks against is of this kind.
+- **open**: no record can tell, or what there is lies nearer to the limit than seeds, sessions or the model's usual
+  error.
+
+A verdict is the answer of the claim's `check`, code over records with named limits; nothing is typed in by hand. What
+was fitted to the published numbers, or follows from other published numbers, is counted apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from gradwire.core.records import Record
-from gradwire.laboratory.reproduce.exhibit import answer
-from gradwire.laboratory.reproduce.formula import Formula
-from gradwire.laboratory.reproduce.measured import Finding
-from gradwire.laboratory.reproduce.ours import Ours
-from gradwire.laboratory.reproduce.setup import Source
-from gradwire.laboratory.reproduce.study import Study
+if TYPE_CHECKING:
+    from gradwire.laboratory.reproduce.evidence import Evidence
 
-REPRODUCED, CONTRADICTED, NOT_CHECKABLE = "reproduced", "contradicted", "not checkable"
-KINDS = ("measured", "simulated", "table", "prose", "axis")
-FIT, HELD_OUT, DERIVED = "fit", "held out", "derived"
-PAPER_ERROR = 0.137  # the study's own largest error, section 4.1
+Sure = bool | None  # None: nearer to the limit than noise
+
+
+class Verdict(StrEnum):
+    """What becomes of a claim."""
+
+    REPRODUCED = "reproduced"
+    CONTRADICTED = "contradicted"
+    NOT_REPRODUCED = "not reproduced"
+    OPEN = "open"
+
+
+class Basis(StrEnum):
+    """What a verdict rests on."""
+
+    TESTED = "tested"  # it could have failed
+    FITTED = "fitted"  # our inputs were solved from it, so that it proves nothing
+    DERIVED = "derived"  # arithmetic over other published numbers
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """What counts as the same."""
+class Judged:
+    """`found` are the numbers, `why` the sentence, `files` where the records lie; `numbers` is what tables show."""
 
-    text: str
-    holds: Callable[[float], bool]
-
-
-def within(paper: float, share: float) -> Tolerance:
-    """Relative."""
-    return Tolerance(f"within {100 * share:.3g} %", lambda v: abs(v / paper - 1) <= share)
-
-
-def points(paper: float, by: float) -> Tolerance:
-    """Absolute, in percentage points."""
-    return Tolerance(f"within {by:g} points", lambda v: abs(v - paper) <= by)
-
-
-def at_most(limit: float) -> Tolerance:
-    return Tolerance(f"at most {limit:g}", lambda v: v <= limit)
-
-
-def at_least(limit: float) -> Tolerance:
-    return Tolerance(f"at least {limit:g}", lambda v: v >= limit)
-
-
-def above(limit: float) -> Tolerance:
-    return Tolerance(f"above {limit:g}", lambda v: v > limit)
-
-
-def below(limit: float) -> Tolerance:
-    return Tolerance(f"below {limit:g}", lambda v: v < limit)
-
-
-def exactly(paper: float) -> Tolerance:
-    return Tolerance(f"exactly {paper:g}", lambda v: v == paper)
+    verdict: Verdict
+    found: str
+    why: str
+    files: tuple[str, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """`both` computes the claimed quantity from the formula and from our model alike; or each has its own way."""
+    """`says` is the claim in our words, `where` its place in the paper, `rule` what decides; "-": nothing can yet."""
 
     id: str
     says: str
     where: str
-    kind: str
-    paper: float | None
-    unit: str
-    tolerance: Tolerance
-    both: Callable[[Source], float | None] | None = None
-    formula: Callable[[Formula], float | None] | None = None
-    ours: Callable[[Ours], float | None] | None = None
-    measured: Callable[[Sequence[Record]], Finding | None] | None = None
-    role: str = HELD_OUT  # of the M-set
-    remark: str = ""
+    rule: str
+    check: Callable[[Evidence], Judged]
+    basis: Basis = Basis.TESTED
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A claim with all its numbers."""
+def judge(holds: Sure, found: str, why: str, files: Iterable[str] = (), *, differs: str = "") -> Judged:
+    """By a rule that could be applied.
 
-    claim: Claim
-    formula_m: float | None
-    formula_s: float | None
-    ours: float | None
-    measured: Finding | None
-
-    @property
-    def decided_by(self) -> tuple[str, float] | None:
-        """Who decides, and with which value."""
-        simulated = self.claim.kind == "simulated"
-        candidates = (
-            ("the formula with the S-set", self.formula_s)
-            if simulated
-            else ("the formula with the M-set", self.formula_m),
-            ("our records", self.measured.value if self.measured else None),
-            ("our model", self.ours),
-        )
-        return next(((who, value) for who, value in candidates if value is not None), None)
-
-    def judge(self, value: float | None) -> str:
-        """The verdict of one value."""
-        if value is None:
-            return NOT_CHECKABLE
-        return REPRODUCED if self.claim.tolerance.holds(value) else CONTRADICTED
-
-    @property
-    def verdict(self) -> str:
-        return self.judge(self.decided_by[1] if self.decided_by else None)
-
-    @property
-    def reason(self) -> str:
-        """In a sentence or two."""
-        claim, decided = self.claim, self.decided_by
-        if decided is None:
-            return claim.remark or "Nothing that we have can compute it."
-        who, value = decided
-        sentence = f"{number(value)}{_unit(claim.unit)} by {who}; wanted: {claim.tolerance.text}."
-        if claim.role == FIT and who.endswith("M-set"):
-            sentence += " The set was fitted to this claim, so it proves nothing."
-        return " ".join(part for part in (sentence, self._otherwise(), claim.remark) if part)
-
-    def _otherwise(self) -> str:
-        """What the other set would have said, where that is another verdict."""
-        name, other = ("M-set", self.formula_m) if self.claim.kind == "simulated" else ("S-set", self.formula_s)
-        if other is None or self.judge(other) == self.verdict:
-            return ""
-        return f"With the {name} {number(other)}: {self.judge(other)}."
+    Args:
+        holds: whether the claim does; None: that is too near to tell.
+        found: the numbers.
+        why: what was wanted.
+        files: of the records.
+        differs: how our set-up differs from the paper's; empty: it does not, so that a claim can be contradicted.
+    """
+    known = tuple(dict.fromkeys(files))
+    if holds is None:
+        return Judged(Verdict.OPEN, found, f"too near to the limit to tell from noise. {why}", known)
+    if holds:
+        return Judged(Verdict.REPRODUCED, found, f"{why} Ours: {differs}." if differs else why, known)
+    if differs:
+        return Judged(Verdict.NOT_REPRODUCED, found, f"our set-up differs: {differs}. {why}", known)
+    return Judged(Verdict.CONTRADICTED, found, why, known)
 
 
-def evaluate(claim: Claim, study: Study) -> Outcome:
-    """Ask everybody."""
-    formula, ours = claim.formula or claim.both, claim.ours or claim.both
-    model = study.ours_s if claim.kind == "simulated" else study.ours_m
-    return Outcome(
-        claim=claim,
-        formula_m=answer(formula, study.formula_m) if formula else None,
-        formula_s=answer(formula, study.formula_s) if formula else None,
-        ours=answer(ours, model) if ours else None,
-        measured=claim.measured(study.records) if claim.measured else None,
-    )
+def left_open(wanted: str, found: str = "-", files: Iterable[str] = ()) -> Judged:
+    """`wanted`: the record that is missing."""
+    return Judged(Verdict.OPEN, found, f"no record yet: {wanted}.", tuple(dict.fromkeys(files)))
 
 
-def number(value: float) -> str:
-    """Three or four digits, never an exponent."""
-    if value == int(value) and abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{float(f'{value:.3g}'):g}"
+def never(wanted: str) -> Callable[[Evidence], Judged]:
+    """The check of what nothing of ours can tell."""
+    return lambda evidence: left_open(wanted)
 
 
-def _unit(unit: str) -> str:
-    return f" {unit}" if unit else ""
+# -------------------------------------------------------------------- yes, no, too near
+
+
+def at_least(value: float, limit: float, noise: float = 0.0) -> Sure:
+    """Whether a value is as large as a limit, by more than noise.
+
+    >>> at_least(3.0, 2.0, 0.5), at_least(1.0, 2.0, 0.5), at_least(2.2, 2.0, 0.5), at_least(2.0, 2.0)
+    (True, False, None, True)
+    """
+    if value - noise >= limit:
+        return True
+    return False if value + noise < limit else None
+
+
+def at_most(value: float, limit: float, noise: float = 0.0) -> Sure:
+    """Whether a value is as small as a limit, by more than noise."""
+    return at_least(-value, -limit, noise)
+
+
+def all_of(answers: Iterable[Sure]) -> Sure:
+    """No, if one says so; yes, if all do.
+
+    >>> all_of([True, None]), all_of([None, False]), all_of([True, True])
+    (None, False, True)
+    """
+    found = list(answers)
+    if False in found:
+        return False
+    return None if None in found else True
+
+
+def more_than_half(answers: Iterable[Sure]) -> Sure:
+    """Whether most say yes, however those turn out that are too near to tell.
+
+    >>> more_than_half([True, True, None]), more_than_half([True, None, False]), more_than_half([False, False, None])
+    (True, None, False)
+    """
+    found = list(answers)
+    yes, maybe = found.count(True), found.count(None)
+    if 2 * yes > len(found):
+        return True
+    return False if 2 * (yes + maybe) <= len(found) else None
+
+
+# -------------------------------------------------------------------- counting
+
+
+def tally(judged: Iterable[tuple[Claim, Judged]]) -> dict[Basis, Counter[Verdict]]:
+    """Verdicts by what they rest on: those that could have failed, and, apart, those that could not."""
+    counts: dict[Basis, Counter[Verdict]] = {basis: Counter() for basis in Basis}
+    for claim, found in judged:
+        counts[claim.basis][found.verdict] += 1
+    return counts

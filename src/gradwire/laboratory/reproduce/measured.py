@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradwire.core.baselines import DDP
-from gradwire.core.records import Record, quantile
+from gradwire.core.intervals import beats, median
+from gradwire.core.records import Record
 from gradwire.core.units import transfer_seconds
 from gradwire.laboratory.reproduce.ours import AFTER, OVERLAP
 
@@ -20,10 +21,12 @@ FP32, FP16, ALONE = "fp32 DDP", "fp16 DDP", "no exchange"
 
 @dataclass(frozen=True)
 class Finding:
-    """`value` is held against the claim, `text` says what it is of."""
+    """`value` is held against the claim, `text` says what it is of; `low` and `high` enclose it, where it is noisy."""
 
     value: float | None
     text: str
+    low: float | None = None
+    high: float | None = None
 
 
 def line_fit(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
@@ -54,16 +57,17 @@ def _growth(records: Sequence[Record], what: str, of: Any, unit: str) -> Finding
     rows = [
         r for r in _kind(records, "collective") if r.what["strategy"] == "all_gather" and r.what["codec"] == "signsgd"
     ]
-    for _, group in _grouped(rows, lambda r: (r.command, r.what["elements"], r.what["ranks_per_host"])).items():
-        at = sorted((int(r.what["hosts"]), float(of(r))) for r in group)
-        if len({hosts for hosts, _ in at}) >= 3:
-            slope, fit = line_fit(*zip(*at, strict=True))
-            return Finding(
-                fit,
-                f"{what} of gathered signs on {at[0][0]} to {at[-1][0]} emulated hosts: "
-                f"{at[0][1]:.3g} to {at[-1][1]:.3g} {unit}, {slope:.2g} {unit} a host",
-            )
-    return None
+    runs = _grouped(rows, lambda r: (r.command, r.what["elements"], r.what["ranks_per_host"])).values()
+    most = max(runs, key=lambda group: len({r.what["hosts"] for r in group}), default=[])
+    at = sorted((int(r.what["hosts"]), float(of(r))) for r in most)
+    if len({hosts for hosts, _ in at}) < 3:
+        return None
+    slope, fit = line_fit(*zip(*at, strict=True))
+    return Finding(
+        fit,
+        f"{what} of gathered signs on {at[0][0]} to {at[-1][0]} emulated hosts: "
+        f"{at[0][1]:.3g} to {at[-1][1]:.3g} {unit}, {slope:.2g} {unit} a host",
+    )
 
 
 def overlap_ratios(records: Sequence[Record]) -> list[tuple[Mapping[str, Any], float]]:
@@ -86,10 +90,12 @@ def overlapped_compression(records: Sequence[Record]) -> Finding | None:
     ratios = [ratio for _, ratio in overlap_ratios(records)]
     if not ratios:
         return None
-    slower = sum(r > 1 for r in ratios)
+    slower, middle = sum(r > 1 for r in ratios), median(ratios)
     return Finding(
-        quantile(ratios, 0.5),
+        middle.middle,
         f"{slower} of {len(ratios)} pairs on CPUs are slower overlapped; {min(ratios):.2f} to {max(ratios):.2f} times",
+        middle.low,
+        middle.high,
     )
 
 
@@ -118,8 +124,8 @@ def step_wins(records: Sequence[Record]) -> Finding | None:
         if {FP32, FP16} <= set(group):
             codecs = [r for name, r in group.items() if r.what.get("mode") == OVERLAP and name not in DDP]
             total += len(codecs)
-            over_fp32 += sum(r.quantiles.p50 < group[FP32].quantiles.p50 for r in codecs)
-            over_fp16 += sum(r.quantiles.p50 < group[FP16].quantiles.p50 for r in codecs)
+            over_fp32 += sum(beats(r.samples, group[FP32].samples) for r in codecs)
+            over_fp16 += sum(beats(r.samples, group[FP16].samples) for r in codecs)
     if not total:
         return None
     rates = sorted({float(r.what["bits_per_second"]) for r in _kind(records, "step")})

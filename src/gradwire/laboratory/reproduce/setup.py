@@ -81,3 +81,30 @@ def speedup(source: Source, setup: Setup, codec: str) -> float:
 def wins(source: Source, setups: list[Setup], codec: str) -> list[Setup]:
     """Where the codec is faster than DDP."""
     return [s for s in setups if source.seconds(s, codec) < source.seconds(s, SYNC)]
+
+
+@dataclass(frozen=True)
+class Off:
+    """A source that is wrong by a share about codecs, and not about DDP: how near a claim is to its limit."""
+
+    source: Source
+    by: float
+
+    @property
+    def label(self) -> str:
+        return f"{self.source.label}, codecs {100 * self.by:+.3g} %"
+
+    def seconds(self, setup: Setup, codec: str) -> float:
+        return self.source.seconds(setup, codec) * (1 if codec == SYNC else 1 + self.by)
+
+    def backward(self, setup: Setup) -> float:
+        return self.source.backward(setup)
+
+    def without_overlap(self, setup: Setup) -> float:
+        return self.source.without_overlap(setup)
+
+    def required(self, setup: Setup, within: float | None) -> float:
+        return self.source.required(setup, within)
+
+    def crossover(self, setup: Setup, codec: str) -> float | None:
+        return self.source.crossover(setup, codec)

@@ -11,7 +11,7 @@ on TinyImageNet and of 4 for BERT-large on WikiText-103. b is what a worker hand
   saturation, which has no bound, and rotates chunks of 1024 elements where theirs are as large as a GPU's fast memory.
 - PowerSGD: b follows from the rank.
 
-The curves of figures 1 to 3 are not in the text that we have; what is said about them is in `reproduce.findings`.
+The curves of figures 1 to 3 are not in the text that we have; what is said about them is in `reproduce.claims`.
 """
 
 from __future__ import annotations
@@ -136,6 +136,8 @@ SPECS = tuple(s.codec for s in SETTINGS)  # all of them with each codec's own me
 # table 4: percent of a step that Top-k's selection and rearrangement take
 TOPK_OVERHEAD = {BERT: {0.5: 9.7, 2: 12.5, 8: 8.7}, VGG19: {0.5: 11.9, 2: 12.1, 8: 8.2}}
 ORTHOGONALIZATION = {BERT: 39.7, VGG19: 47.4}  # percent of a step of PowerSGD with r = 64, section 3.3
+ROTATION = {BERT: 4.4, VGG19: 13.2}  # percent of throughput that THC loses by it, section 3.2.1
+POWERSGD_TIMES = 94  # fewer bits than FP16 at r = 16, section 3.3
 
 
 def compute_seconds(model: str) -> float:

@@ -1,5 +1,1 @@
-"""The study's checkable claims, in its order: times, regimes, counts, tables."""
-
-from gradwire.laboratory.reproduce.claims import counts, regimes, tables, times
-
-ALL = (*tables.SIZES_CLAIMS, *times.CLAIMS, *regimes.CLAIMS, *counts.CLAIMS, *tables.CLAIMS)
+"""The claims of four papers, a file or two each, with the rules that decide; `catalogue.PAPERS` lists them all."""

@@ -1,88 +1,95 @@
-"""All claims in one table, with the held-out scores."""
+"""Claims as tables: of all papers, of one, and one by itself."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
-from gradwire.laboratory.reproduce.claim import CONTRADICTED, HELD_OUT, NOT_CHECKABLE, REPRODUCED, Outcome, evaluate
-from gradwire.laboratory.reproduce.claims import ALL
+from gradwire.laboratory.reproduce.claim import Basis, Claim, Judged, Verdict, tally
 from gradwire.laboratory.reproduce.exhibit import Cell, Exhibit
-from gradwire.laboratory.reproduce.study import Study
 
-COLUMNS = (
-    "id",
-    "claim",
-    "where",
-    "kind",
-    "unit",
-    "paper",
-    "formula, M-set",
-    "formula, S-set",
-    "our model",
-    "measured",
-    "role",
-    "tolerance",
-    "verdict",
-    "our model's verdict",
-    "reason",
-)
+COLUMNS = ("id", "claim", "where", "basis", "verdict", "found", "why", "rule", "records")
+NUMBERS = ("kind", "unit", "paper", "formula, M-set", "formula, S-set", "our model", "by our model", "measured")
+APART = "Fitted: inputs were solved from it. Derived: it follows from other published numbers. Neither counts above."
+BY_CHANCE = "Claims that only ask for a sign or for no win (U-C3, U-J1, U-J4, U-I1) come out right by chance, too."
+
+Pairs = Sequence[tuple[Claim, Judged]]
 
 
-def outcomes(study: Study) -> list[Outcome]:
-    """Every claim, asked."""
-    return [evaluate(claim, study) for claim in ALL]
+def _row(claim: Claim, found: Judged) -> tuple[Cell, ...]:
+    told = (claim.id, claim.says, claim.where, claim.basis.value, found.verdict.value, found.found, found.why)
+    return (*told, claim.rule, ", ".join(found.files) or None)
 
 
-def _row(outcome: Outcome) -> tuple[Cell, ...]:
-    claim = outcome.claim
-    return (
-        claim.id,
-        claim.says,
-        claim.where,
-        claim.kind,
-        claim.unit,
-        claim.paper,
-        outcome.formula_m,
-        outcome.formula_s,
-        outcome.ours,
-        outcome.measured.text if outcome.measured else None,
-        claim.role,
-        claim.tolerance.text,
-        outcome.verdict,
-        outcome.judge(outcome.ours),
-        outcome.reason,
-    )
+def _counted(counted: Counter[Verdict]) -> str:
+    return ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict)
 
 
-def score(judged: Sequence[Outcome], of: Callable[[Outcome], float | None]) -> Counter[str]:
-    """How many held-out claims a source reproduces, contradicts, or cannot say anything about."""
-    return Counter(o.judge(of(o)) for o in judged if o.claim.role == HELD_OUT)
+def counts(judged: Pairs) -> tuple[str, ...]:
+    """How many of each verdict; what was fitted or derived, apart."""
+    found = tally(judged)
+    apart = [f"{basis}: {_counted(found[basis])}" for basis in (Basis.FITTED, Basis.DERIVED) if found[basis]]
+    told = f"{_counted(found[Basis.TESTED])}."
+    return (told, f"Apart, {'; '.join(apart)}. {APART}") if apart else (told,)
 
 
-def _sentence(who: str, counted: Counter[str]) -> str:
-    return (
-        f"Held out, {who}: {counted[REPRODUCED]} reproduced, {counted[CONTRADICTED]} contradicted, "
-        f"{counted[NOT_CHECKABLE]} not checkable."
-    )
-
-
-def build(study: Study) -> Exhibit:
-    """The table."""
-    judged = outcomes(study)
+def several(papers: Mapping[str, Pairs]) -> Exhibit:
+    """All of them."""
+    every = [pair for pairs in papers.values() for pair in pairs]
     return Exhibit(
         id="claims",
-        title="Claims of the study",
+        title="Claims of four papers",
         columns=COLUMNS,
-        brief=("id", "claim", "unit", "paper", "formula, M-set", "formula, S-set", "our model", "role", "verdict"),
-        details=tuple(f"{o.claim.id}, {o.verdict}: {o.reason}" for o in judged if o.verdict != REPRODUCED),
-        rows=tuple(_row(o) for o in judged),
-        notes=(
-            _sentence("formula with the M-set", score(judged, lambda o: o.formula_m)),
-            _sentence("formula with the S-set", score(judged, lambda o: o.formula_s)),
-            _sentence("our model", score(judged, lambda o: o.ours)),
-            "Held out: not used to fit the M-set. The S-set was fitted to A3 alone, by hand.",
-            "Our model runs with the M-set's profile, for simulated claims with the S-set's.",
-            "Claims that only ask for a sign or for no win (C3, J1, J4, I1) come out right by chance, too.",
-        ),
+        brief=("id", "claim", "basis", "verdict"),
+        rows=tuple(_row(*pair) for pair in every),
+        notes=(*counts(every), *(f"{title}: {' '.join(counts(pairs)[:1])}" for title, pairs in papers.items())),
     )
+
+
+def one_paper(id: str, title: str, cites: str, judged: Pairs) -> Exhibit:
+    """Its claims; with the columns of numbers, where it has them."""
+    numbers = tuple(name for name in NUMBERS if any(name in found.numbers for _, found in judged))
+    rows = tuple((*_row(claim, found), *(found.numbers.get(name) for name in numbers)) for claim, found in judged)
+    shown = [name for name in numbers if name not in ("kind", "measured", "by our model")]
+    return Exhibit(
+        id=id,
+        title=f"Claims of {title}",
+        columns=(*COLUMNS, *numbers),
+        brief=("id", "claim", *shown, "basis", "verdict"),
+        details=tuple(_sentence(claim, found) for claim, found in judged if found.verdict != Verdict.REPRODUCED),
+        rows=rows,
+        notes=(cites, *counts(judged), *(_scores(judged) if numbers else ())),
+    )
+
+
+def _sentence(claim: Claim, found: Judged) -> str:
+    numbers = "" if found.found == "-" else f" Found: {found.found}."
+    return f"{claim.id}, {found.verdict}: {found.why}{numbers}"
+
+
+def _scores(judged: Pairs) -> tuple[str, ...]:
+    """How the study's own formula and our model fare on what they were not fitted to."""
+    tested = [found.numbers for claim, found in judged if claim.basis == Basis.TESTED]
+    ours = Counter(numbers.get("by our model") for numbers in tested)
+    return (
+        f"Our model alone: {ours['holds']} hold, {ours['fails']} fail, {ours[None]} it cannot tell. It runs with the "
+        "M-set's profile, for simulated claims with the S-set's.",
+        "Tested: not used to fit the M-set. The S-set was fitted to U-A3 alone, by hand.",
+        BY_CHANCE,
+    )
+
+
+def one(claim: Claim, found: Judged) -> Exhibit:
+    """One claim with all that is known of it."""
+    told: dict[str, Cell] = {
+        "claim": claim.says,
+        "where": claim.where,
+        "rule": claim.rule,
+        "basis": claim.basis.value,
+        "verdict": found.verdict.value,
+        "found": found.found,
+        "why": found.why,
+        "records": ", ".join(found.files) or None,
+        **found.numbers,
+    }
+    return Exhibit(id=claim.id, title=claim.id, columns=("what", "is"), rows=tuple(told.items()), notes=())

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from gradwire.core.units import format_rate
-from gradwire.laboratory.reproduce.claims.counts import RANKS, TOP_K, TOP_K_LIMIT, scaling
-from gradwire.laboratory.reproduce.claims.times import R4, SIGN, SIGN_LIMIT
+from gradwire.laboratory.reproduce.claims.utility_counts import RANKS, TOP_K, TOP_K_LIMIT, scaling
+from gradwire.laboratory.reproduce.claims.utility_times import R4, SIGN, SIGN_LIMIT
 from gradwire.laboratory.reproduce.exhibit import NO_BARS, Cell, Exhibit, Picture, Scale, answer, compared, curve
 from gradwire.laboratory.reproduce.measured import overlap_ratios
 from gradwire.laboratory.reproduce.ours import OVERLAP

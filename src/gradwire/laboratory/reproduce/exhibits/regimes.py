@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from gradwire.laboratory.reproduce.claims.regimes import FASTER, NEAR, SMALL_BATCH
-from gradwire.laboratory.reproduce.claims.times import R4
+from gradwire.laboratory.reproduce.claims.utility_regimes import FASTER, NEAR, SMALL_BATCH
+from gradwire.laboratory.reproduce.claims.utility_times import R4
 from gradwire.laboratory.reproduce.exhibit import Cell, Exhibit, Picture, Scale, both_curves, compared
 from gradwire.laboratory.reproduce.setup import LABEL, MODELS, SYNC, Setup, Source, speedup, usual
 from gradwire.laboratory.reproduce.study import Study

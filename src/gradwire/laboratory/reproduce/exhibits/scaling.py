@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gradwire.laboratory.reproduce.claims.counts import RANKS, TOP_K, TOP_K_LIMIT, count, scaling
-from gradwire.laboratory.reproduce.claims.times import R4, R16, SIGN, SIGN_LIMIT
+from gradwire.laboratory.reproduce.claims.utility_counts import RANKS, TOP_K, TOP_K_LIMIT, count, scaling
+from gradwire.laboratory.reproduce.claims.utility_times import R4, R16, SIGN, SIGN_LIMIT
 from gradwire.laboratory.reproduce.exhibit import NO_BARS, Cell, Curve, Exhibit, Picture, Scale, both_curves, compared
 from gradwire.laboratory.reproduce.setup import GPUS, LABEL, MODELS, SYNC, Setup, Source, saving, usual
 from gradwire.laboratory.reproduce.study import Study

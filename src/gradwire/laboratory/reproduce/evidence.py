@@ -1,58 +1,31 @@
-"""A finding of a paper, and what our records say of it: confirmed, contradicted, or open.
+"""What claims are checked against: trainings by task and set-up, the performance model, and the published study.
 
-The rule of each finding is code over records, with named thresholds; nothing is typed in by hand. Where the records
-that a rule needs are not there, it is open and says which. Times are modelled, or their published rounds a second are
-set beside the rounds that we needed; each finding says which.
+Noise is that of seeds (`planner.quality.seed_noise`), or that of the model (`planner.advisor.shipped_accuracy`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from gradwire.core.baselines import FP16, FP32
-from gradwire.core.records import Record
-from gradwire.laboratory.reproduce.claim import CONTRADICTED
+from gradwire.core.records import Record, load, quantile
+from gradwire.laboratory.reproduce import throughput as published
+from gradwire.laboratory.reproduce.claim import Sure, at_least
+from gradwire.laboratory.reproduce.ours import shipped_predict
+from gradwire.laboratory.reproduce.study import Study
+from gradwire.planner.advisor import shipped_accuracy
+from gradwire.planner.quality import DEVIATIONS, PERPLEXITY, POINTS, seed_noise
 from gradwire.planner.spec import keeps, same, short
-from gradwire.planner.training import Run, readable
-from gradwire.planner.tta import Group, groups, setups, slack
+from gradwire.planner.training import KIND, Run, readable
+from gradwire.planner.tta import COMPARABLE_SHARE, Group, groups, setups, slack
 
-CONFIRMED, OPEN = "confirmed", "open"
-VERDICTS = (CONFIRMED, CONTRADICTED, OPEN)
-NO_RECORD = "no record yet"
-
-
-@dataclass(frozen=True)
-class Judged:
-    """`measured` are the numbers, `why` the sentence, `files` where the records lie."""
-
-    verdict: str
-    measured: str
-    why: str
-    files: tuple[str, ...] = ()
-
-
-def judge(holds: bool, measured: str, why: str, files: Iterable[str] = ()) -> Judged:
-    """By a rule that could be applied."""
-    return Judged(CONFIRMED if holds else CONTRADICTED, measured, why, tuple(dict.fromkeys(files)))
-
-
-def left_open(wanted: str, measured: str = "-", files: Iterable[str] = ()) -> Judged:
-    """`wanted`: what is missing."""
-    return Judged(OPEN, measured, f"{NO_RECORD}: {wanted}", tuple(dict.fromkeys(files)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """`says` is the claim in our words, `where` its place in the paper, `rule` what decides."""
-
-    id: str
-    says: str
-    where: str
-    rule: str
-    check: Callable[[Evidence], Judged]
+CHECKED = ("accuracy", "collective", "encode", "step", "validation")  # what files of records begin with
+STRONG = 0.7  # a rank correlation from here on is a strong one
 
 
 @dataclass(frozen=True)
@@ -109,10 +82,25 @@ class Trained:
         difference = (group.best - over.best) * (1 if self.higher else -1)
         return difference if self.unit == "%" else difference / abs(over.best)
 
-    def close(self, group: Group, to: Group) -> bool:
+    def noise(self, group: Group, other: Group) -> float:
+        """How much better or worse one may be than the other by its seeds alone, as `gain` counts it.
+
+        Where no perplexity was trained twice, half of what counts as equal is taken.
+        """
+        known = seed_noise(POINTS if self.unit == "%" else PERPLEXITY)
+        share = 1.0 if self.unit == "%" else 0.01
+        pair = COMPARABLE_SHARE / 2 if known is None else share * known
+        return pair * math.sqrt((1 / len(group.runs) + 1 / len(other.runs)) / 2)
+
+    def close(self, group: Group, to: Group) -> Sure:
         """No worse than what still counts as equal; better is close, too."""
-        worse = (to.best - group.best) * (1 if self.higher else -1)
-        return worse <= slack(to.best, self.unit) + 1e-9
+        worth = slack(to.best, self.unit)
+        limit = worth if self.unit == "%" else worth / abs(to.best)
+        return at_least(self.gain(group, to), -limit, self.noise(group, to))
+
+    def better(self, group: Group, than: Group, by: float = 0.0) -> Sure:
+        """Whether one is better, by so much and more than by seeds."""
+        return at_least(self.gain(group, than), by, self.noise(group, than))
 
     def told(self, gain: float) -> str:
         return f"{gain:+.2f} points" if self.unit == "%" else f"{100 * gain:+.1f} %"
@@ -126,16 +114,28 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that findings draw on. `records`: with the names of their files.
+    """All that checks draw on. `records`: trainings, with the names of their files; `study`: the one on utility.
 
     `predict` is the performance model; `throughput` gives rounds a second of a paper's model with a setting of it, and
     whether that is more than a guess.
     """
 
     records: Sequence[tuple[str, Record]] = ()
+    study: Study = field(default_factory=Study)
     predict: Callable[..., Any] | None = None
     throughput: Callable[[str, Any], tuple[float, bool] | None] = field(default=lambda model, setting: None)
     kept: dict[str, Any] = field(default_factory=dict, repr=False)  # answers of `predict`, for those who ask again
+
+    @cached_property
+    def model_error(self) -> float:
+        """By which share the model is usually wrong: on the throughputs of GPUs that are published, or on our hosts."""
+        off = [
+            abs(found[0] / rounds - 1)
+            for setting in published.SETTINGS
+            for model, rounds in setting.rounds_per_second.items()
+            if (found := self.throughput(model, setting)) is not None
+        ]
+        return quantile(off, 0.5) if off else float(shipped_accuracy()["codecs"]["median"])
 
     @cached_property
     def all(self) -> list[Trained]:
@@ -163,6 +163,21 @@ class Evidence:
         return next(found, None)
 
 
+def checked(folder: Path) -> list[Path]:
+    """The files of a folder that claims are checked against: others hold what was made to tune or to try."""
+    return [file for kind in CHECKED for file in sorted(folder.glob(f"{kind}_*.jsonl"))]
+
+
+def gathered(files: Iterable[Path]) -> Evidence:
+    """From files of records, with the model that is shipped: trainings for the claims, all others for the study."""
+    from gradwire.laboratory.reproduce.testbed import modelled
+
+    every = [(file.name, record) for file in files for record in load(file)]
+    study = Study(records=[record for _, record in every if record.kind != KIND])
+    trainings = [(name, record) for name, record in every if record.kind == KIND]
+    return Evidence(trainings, study, shipped_predict, modelled)
+
+
 def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Spearman's: of ranks, where equals share theirs.
 
@@ -174,6 +189,21 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
     together = sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
     apart = (sum((x - middle) ** 2 for x in a) * sum((y - middle) ** 2 for y in b)) ** 0.5
     return together / apart if apart else 0.0
+
+
+def strong(xs: Sequence[float], ys: Sequence[float], *, either_sign: bool = True) -> tuple[float, Sure]:
+    """The rank correlation, and whether it is a strong one, by Fisher's interval for so many pairs.
+
+    >>> strong(list(range(30)), list(range(30)))
+    (1.0, True)
+    >>> strong(list(range(30)), list(range(30, 0, -1)), either_sign=False)
+    (-1.0, False)
+    """
+    found = correlation(xs, ys)
+    spread = DEVIATIONS * 1.03 / math.sqrt(max(len(xs) - 3, 1))  # 1.03: for ranks (Fieller, Hartley and Pearson)
+    middle = math.atanh(max(-1 + 1e-9, min(abs(found) if either_sign else found, 1 - 1e-9)))
+    low, high = math.tanh(middle - spread), math.tanh(middle + spread)
+    return found, True if low >= STRONG else False if high < STRONG else None
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

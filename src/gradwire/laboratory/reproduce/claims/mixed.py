@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from gradwire.laboratory.reproduce.finding import Evidence, Trained
+from gradwire.core.baselines import WIN
+from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.laboratory.reproduce.throughput import BASELINES, SPECS, STAND_IN, Setting
 from gradwire.planner.training import time_to
 from gradwire.planner.tta import default_targets
@@ -53,3 +54,13 @@ def speed_up(trained: Trained, setting: Setting, model: str, over: Setting = FP1
     if ours is None or others is None or others == math.inf:
         return None
     return others / ours
+
+
+def noise(trained: Trained) -> float:
+    """The largest share by which seeds differ in their rounds to the target; where none were repeated, 5 %."""
+    ranges = []
+    for group in trained.groups:
+        needed = [r.rounds for run in group.runs if (r := time_to(run.by_rounds(), target(trained))) is not None]
+        if len(needed) > 1:
+            ranges.append((max(needed) - min(needed)) / median(needed))
+    return max(ranges, default=WIN - 1)

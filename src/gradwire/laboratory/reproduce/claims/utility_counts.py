@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gradwire.core.records import quantile
-from gradwire.laboratory.reproduce.claim import FIT, Claim, Tolerance, above, at_least, exactly
-from gradwire.laboratory.reproduce.claims.times import R4, R8, R16, SIGN, SIGN_LIMIT
+from gradwire.laboratory.reproduce.claim import Basis
+from gradwire.laboratory.reproduce.claims.numbers import MEASURED, Tolerance, above, at_least, claim, exactly
+from gradwire.laboratory.reproduce.claims.utility_times import R4, R8, R16, SIGN, SIGN_LIMIT
 from gradwire.laboratory.reproduce.measured import gather_memory, line_fit, overlapped_compression, step_wins
 from gradwire.laboratory.reproduce.ours import AFTER, OVERLAP, Ours
 from gradwire.laboratory.reproduce.setup import GPUS, MODELS, SYNC, Setup, Source, usual, wins
@@ -73,54 +74,54 @@ def _memory_is_linear(ours: Ours) -> float:
 
 
 CLAIMS = (
-    Claim(
+    claim(
         id="J1",
         says="ResNet-50 and -101, batch 64: PowerSGD rank 4, 8, 16 wins in none of 30 set-ups",
         where="figure 6",
-        kind="measured",
+        kind=MEASURED,
         paper=0,
         unit="wins",
         tolerance=exactly(0),
         both=lambda source: sum(count(source, scaling(m), RANKS) for m in MODELS[:2]),
     ),
-    Claim(
+    claim(
         id="J2",
         says="BERT: PowerSGD wins in 4 of 15 set-ups, rank 4 and 8 above 32 GPUs",
         where="figure 6, caption",
-        kind="measured",
+        kind=MEASURED,
         paper=4,
         unit="wins",
         tolerance=exactly(4),
         both=lambda source: count(source, scaling("bert-base"), RANKS),
         remark="Without latency the time hardly depends on the number of GPUs: (p-1)/p is 0.88 at 8 already.",
     ),
-    Claim(
+    claim(
         id="J3",
         says="MSTop-K wins in 2 of 15 set-ups, by 1.3 %",
         where="section 3.2, figure 7",
-        kind="measured",
+        kind=MEASURED,
         paper=2,
         unit="wins",
         tolerance=exactly(2),
         both=top_k_wins,
-        role=FIT,
+        basis=Basis.FITTED,
         remark="The 1.3 % at 16 GPUs was fitted; that there are two follows.",
     ),
-    Claim(
+    claim(
         id="J4",
         says="signSGD wins nowhere",
         where="figure 8",
-        kind="measured",
+        kind=MEASURED,
         paper=0,
         unit="wins",
         tolerance=exactly(0),
         both=sign_wins,
     ),
-    Claim(
+    claim(
         id="J5",
         says=f"6 wins in more than 200 set-ups ({main_setups()} of them in figures 6 to 8)",
         where="abstract",
-        kind="measured",
+        kind=MEASURED,
         paper=6,
         unit="wins",
         tolerance=Tolerance("6, give or take 1", lambda v: abs(v - 6) <= 1),
@@ -128,32 +129,32 @@ CLAIMS = (
         measured=step_wins,
         remark="Figure 9's small batches, which win in the paper too, are not among them.",
     ),
-    Claim(
+    claim(
         id="M1",
         says="MSTop-K runs out of memory beyond 32 (ResNet-101) and 16 (BERT) GPUs, signSGD beyond 32 (BERT)",
         where="section 3.2; the caption of figure 7 has 16 and 32",
-        kind="measured",
+        kind=MEASURED,
         paper=None,
         unit="GPUs",
         tolerance=exactly(32),
         remark="What training itself leaves of the 16 GB is not published, so the limits cannot be computed.",
     ),
-    Claim(
+    claim(
         id="M1g",
         says="The memory of an all-gather grows linearly with the number of workers (R² of a line)",
         where="figures 7 and 8, captions",
-        kind="measured",
+        kind=MEASURED,
         paper=1,
         unit="",
         tolerance=at_least(0.95),
         ours=_memory_is_linear,
         measured=gather_memory,
     ),
-    Claim(
+    claim(
         id="N1",
         says="Compression beside the backward pass takes longer than after it (overlapped over sequential time)",
         where="section 3.1, figure 5, appendix A",
-        kind="measured",
+        kind=MEASURED,
         paper=None,
         unit="times",
         tolerance=above(1),
@@ -161,14 +162,24 @@ CLAIMS = (
         measured=overlapped_compression,
         remark="The formula has no contention. Whole-model encode times do not tell what single buckets cost.",
     ),
-    Claim(
+    claim(
         id="N2",
         says="Overlapped PowerSGD wins in none of 45 set-ups",
         where="figure 14",
-        kind="measured",
+        kind=MEASURED,
         paper=0,
         unit="wins",
         tolerance=exactly(0),
         ours=_overlapped_powersgd_wins,
+    ),
+    claim(
+        id="P1",
+        says="Compression in a CUDA stream of its own blocks the backward pass while it encodes",
+        where="appendix A, figure 13",
+        kind=MEASURED,
+        paper=None,
+        unit="",
+        tolerance=exactly(1),
+        remark="A profile of encoding and backward pass in two streams of a GPU is not among our records.",
     ),
 )

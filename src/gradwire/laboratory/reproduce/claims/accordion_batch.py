@@ -1,0 +1,113 @@
+"""Accordion's claims about the size of a batch, and what trainings of its chapter have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gradwire.laboratory.reproduce import accordion
+from gradwire.laboratory.reproduce.accordion import EPOCHS, EQUAL, Line
+from gradwire.laboratory.reproduce.claim import Judged, at_least, at_most, judge, left_open
+from gradwire.laboratory.reproduce.evidence import Evidence, Trained
+from gradwire.planner.spec import same
+from gradwire.planner.tta import Group
+
+BATCH = "accordion_batch"  # the controller
+HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096
+APART = 5.0  # points lost with large batches where the study loses less than two
+FELL_APART = "longer trainings: in these the large batch fell apart, and the study's did not"
+
+
+def longest_first(evidence: Evidence, line: Line | None = None) -> list[Trained]:
+    """Of the line's task, or of all: the longer a shortened schedule is, the nearer it is to the published one."""
+    return sorted((t for t in evidence.all if line is None or t.name == line.task), key=epochs, reverse=True)
+
+
+def epochs(trained: Trained) -> int:
+    return int(trained.groups[0].first.what["epochs"])
+
+
+def time(group: Group) -> str:
+    return max(r.record.time for r in group.runs)
+
+
+def length(group: Group) -> str:
+    return f"{group.first.what['epochs']} epochs of {EPOCHS}"
+
+
+def shorter(group: Group) -> str:
+    """How a training differs from the published one; empty: as long, so that it can contradict it."""
+    epochs = int(group.first.what["epochs"])
+    return "" if epochs >= EPOCHS else f"{epochs} epochs of {EPOCHS}"
+
+
+def _largest(group: Group) -> int:
+    """Of the batches of all workers together that a run took."""
+    return max((int(b) for r in group.runs for b in r.record.outcome.get("batch_sizes") or ()), default=0)
+
+
+def batch(evidence: Evidence) -> Judged:
+    return _grown(evidence, lambda largest: largest < HUGE, 0.0)
+
+
+def huge_batch(evidence: Evidence) -> Judged:
+    return _grown(evidence, lambda largest: largest >= HUGE, -accordion.LARGE_BATCH_LOSS)
+
+
+def _grown(evidence: Evidence, sized: Callable[[int], bool], published: float) -> Judged:
+    """A training whose batch Accordion chooses, up to a size that is asked for, against the small batch throughout."""
+    found = [
+        (trained, plain, group)
+        for trained in evidence.all
+        if (plain := trained.fp32 or trained.fp16) is not None
+        for group in trained.steered(BATCH)
+        if sized(_largest(group))
+    ]
+    if not found:
+        return left_open("a training whose batch Accordion chooses, up to this size, beside the small one throughout")
+    trained, plain, steered = max(found, key=lambda each: (epochs(each[0]), time(each[2])))
+    gain = trained.gain(steered, plain)
+    ends = ", ".join(f"{r.record.outcome['final']:.2f}" for r in steered.runs)  # the best may be of small batches alone
+    told = (
+        f"{trained.name}: {trained.quality(steered)} at best, {ends} at the end, against {trained.quality(plain)}: "
+        f"{trained.told(gain)} ({length(steered)})"
+    )
+    if gain < -APART:
+        return left_open(FELL_APART, told, trained.files)
+    return _as_much(trained, steered, plain, published, told, trained.files)
+
+
+def _as_much(trained: Trained, group: Group, plain: Group, published: float, told: str, files: Iterable[str]) -> Judged:
+    """Whether a difference is the published one, to what counts as equal; where that is none, better will do."""
+    gain, noise = trained.gain(group, plain), trained.noise(group, plain)
+    holds = at_most(abs(gain - published), EQUAL, noise) if published else at_least(gain, -EQUAL, noise)
+    wanted = f"{published:+.2g} points, give or take {EQUAL:g}," if published else f"At most {EQUAL:g} points less"
+    why = f"{wanted} was wanted."
+    return judge(holds, told, why, files, differs=shorter(group))
+
+
+def large_batch(evidence: Evidence) -> Judged:
+    """The largest batch of a task with several, against the smallest, in trainings of one length."""
+    alike: dict[tuple[str, int], dict[int, Trained]] = {}
+    for trained in longest_first(evidence):
+        if trained.fp32 is not None:
+            found = alike.setdefault((trained.name, epochs(trained)), {})
+            found[int(trained.fp32.first.what["batch"])] = trained
+    several = [found for found in alike.values() if len(found) > 1]
+    if not several:
+        return left_open("one task without compression at two sizes of the batch")
+    small, large = several[0][min(several[0])], several[0][max(several[0])]
+    assert small.fp32 is not None, "looked up above"
+    assert large.fp32 is not None, "looked up above"
+    gain = small.gain(large.fp32, small.fp32)
+    plain = [g.first for g in large.groups if g.first.controller is None]
+    rates = {r.what["learning_rate"] for r in plain if same(r.what["codec"], large.fp32.first.what["codec"])}
+    best = f", the best of {len(rates)} learning rates" if len(rates) > 1 else ""
+    told = (
+        f"{small.name}, {max(several[0])} against {min(several[0])} a worker: {small.told(gain)}{best} "
+        f"({length(large.fp32)})"
+    )
+    files = [*small.files, *large.files]
+    if gain < -APART:
+        return left_open(FELL_APART, told, files)
+    published = accordion.BATCHES[1] - accordion.BATCHES[0]
+    return _as_much(small, large.fp32, small.fp32, published, told, files)

@@ -1,1 +1,0 @@
-"""The findings of four papers, one file each, with the rules that decide."""
