@@ -40,6 +40,7 @@ MODULES = [
     "gradwire.integrations.autopilot",
     "gradwire.integrations.ddp",
     "gradwire.integrations.handle",
+    "gradwire.integrations.trial",
     "gradwire.integrations.local_steps",
     "gradwire.planner.questions",
     "gradwire.session",

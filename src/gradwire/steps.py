@@ -59,10 +59,11 @@ class Steps(SetUp):
         self.groups, self.owners, self.kept_scale = other.groups, other.owners, other.kept_scale
         self.forget_layouts()
 
-    def owes(self) -> bool:
-        """Whether anything is left in the memories; an accelerator is waited for."""
+    def debt(self) -> float:
+        """The norm of all that the memories still owe; an accelerator is waited for."""
         pieces = [p for g in self.groups for kind in (ERROR, OWNER_ERROR) for p in g.store.pieces(kind)]
-        return any(bool(p.entry.tensor.any()) for p in pieces)
+        norms = [p.entry.tensor.norm() for p in pieces]
+        return float(torch.stack(norms).norm()) if norms else 0.0
 
     def forget_own(self) -> None:
         """Drop what each worker keeps for itself, and what was captured for it; what all have alike stays."""

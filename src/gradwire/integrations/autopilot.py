@@ -43,6 +43,7 @@ AUTO = "auto"
 THROWN_AWAY = {"cpu": 2, "cuda": 5}
 # steps; what is then left is of parameters that nobody uses, and waits for the codec's next turn
 MOST_REPAYING = 4
+ROUNDING = 1e-5  # of a debt: a third of a float32, times three, is not the same float32
 TOTALS = ("payload_bytes", "sent_bytes", "node_bytes", "skipped_steps")
 SECONDS = ("encode_seconds", "communicate_seconds", "decode_seconds")
 Make = Callable[..., Engine]  # of a codec and a memory; the rest is as `attach` was told
@@ -84,7 +85,7 @@ class Autopilot(Handle):
         self.pilot = Pilot([FP32, *self._handles], THROWN_AWAY.get(device.type, max(THROWN_AWAY.values())))
         self._watch = Stopwatch(device)
         self._on = FP32  # whose turn it is, or was until its debts are repaid
-        self._repaying, self._repaid = False, 0
+        self._repaying, self._repaid, self._debt = False, 0, 0.0  # since when, and how much it was
         self._plain = {"payload_bytes": 0, "sent_bytes": 0}
         self._steps, self._steps_here = 0, 0  # in all, and since attach
 
@@ -157,14 +158,14 @@ class Autopilot(Handle):
             self._on = codec
             return
         self._repayer(handle.engine).engine.take_over(handle.engine)
-        self._repaying, self._repaid = True, 0
+        self._repaying, self._repaid, self._debt = True, 0, handle.engine.debt()
 
     def _done_repaying(self) -> bool:
         """Whether the last step has left no debts, on any rank; the next codec then has its turn."""
         engine = self._handles[self._on].engine
         engine.kept_scale = self._repayer(engine).engine.kept_scale
         self._repaid += 1
-        left = self._greatest(float(engine.owes()))
+        left = self._greatest(float(engine.debt() > ROUNDING * self._debt))
         if left and self._repaid < MOST_REPAYING:
             return False
         if not left:
@@ -309,7 +310,8 @@ class Stopwatch:
 def guess(module: nn.Module) -> str | None:
     """The kind of task that a model is for, by its modules; None where they do not tell.
 
-    Convolutions over images and embeddings of words or things each say something, but not both together.
+    Convolutions over images and embeddings of words or things each say something, but not both together. Words come
+    in sequences, with layers made for these, or are scored at the end.
 
     >>> guess(nn.Conv2d(3, 8, 3)), guess(nn.Embedding(9, 4)), guess(nn.Linear(4, 4))
     ('images', 'recommendation', None)
@@ -326,7 +328,9 @@ def guess(module: nn.Module) -> str | None:
         return None
     if images:
         return quality.SEGMENTATION if has(nn.ConvTranspose2d, nn.Upsample) else quality.IMAGES
-    words = has(nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
+    tables = {m.num_embeddings for m in found if isinstance(m, nn.Embedding)}
+    scored = any(isinstance(m, nn.Linear) and m.out_features in tables for m in found)
+    words = scored or has(nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
     return quality.LANGUAGE if words else quality.RECOMMENDATION
 
 
