@@ -28,7 +28,7 @@ pytestmark = pytest.mark.dist
 SPARSE, CAST = "topk(ratio=0.05)", "bf16"
 SLOW_LINK = {"none": 1.0, CAST: 0.6, SPARSE: 0.2}
 FAST_LINK = {"none": 0.1, CAST: 0.15, SPARSE: 0.2}
-TRIAL = 110  # steps that end a trial of three
+TRIAL = 120  # steps that end a trial of three
 
 
 class Clock:

@@ -4,13 +4,13 @@ A `Pilot` says whose turn it is, for how many steps. At the end of each turn it 
 that all ranks have exchanged, so all of them decide alike.
 
 1. Trial. Contestants take turns, A B C A B C, so that whatever drifts meets all alike. Of each turn the first steps are
-   thrown away. A codec that was a quarter slower than the fastest in all its turns, two or more, is out; plain DDP
-   never is.
+   thrown away. A codec that was a quarter slower than the fastest in both of the first two rounds is out; plain DDP
+   never is. Turns are then twice as long.
 2. Choice. One contestant beats another if it was faster beside it in every turn (of nine and more, in 95 % of what
    medians may be: `core/intervals.py`) and by more than 2 % in the middle. The choice is the simplest that the fastest
    does not beat; plain DDP is the simplest of all. Rounds go on, to nine at most, while something simpler may be
    more than 5 % behind and is not beaten.
-3. Watch. The choice runs in windows of 25 steps. If three in a row take a fifth more or less than in the trial, there
+3. Watch. The choice runs in windows of 25 steps. If three in a row take 15 % more or less than in the trial, there
    is a new one. If it ends as before, six windows must differ before the next one, then twelve, and so on.
 """
 
@@ -24,14 +24,14 @@ from gradwire.core.baselines import FP32, WIN
 from gradwire.core.intervals import Interval, median, ratio
 from gradwire.core.units import format_milliseconds
 
-COUNTED = 5  # steps of a turn
+COUNTED = 5  # steps of a turn; twice as many once the slow ones are out
 SETTLING = 10  # steps at the beginning of a job: data loaders start, DDP orders its buckets
 ROUNDS, MOST_ROUNDS = 3, 9
-OUT, LEAST_SEEN = 1.25, 2  # times the fastest, in all of so many turns: tried no more
+OUT, SCREENING = 1.25, 2  # times the fastest, in all turns: out after so many rounds
 PAYS = 1.02  # times as fast, to be taken in place of something simpler
 WINDOW = 25  # steps
-CHANGED = 1.2  # times as slow or as fast as in the trial
-PATIENCE, MOST_PATIENCE = 3, 48  # windows in a row
+CHANGED = 1.15  # times as slow or as fast as in the trial
+PATIENCE, MOST_PATIENCE = 3, 384  # windows in a row
 TRIAL, WATCH = "trial", "watch"
 
 
@@ -70,6 +70,11 @@ class Trial:
         self._running, self._left = list(self.contestants), list(self.contestants)
 
     @property
+    def screening(self) -> bool:
+        """Whether these are the first rounds, in which nobody is out."""
+        return min(map(len, self.seconds.values())) < SCREENING
+
+    @property
     def next(self) -> str | None:
         """Whose turn it is; None: all is decided."""
         return self._left[0] if self._left else None
@@ -105,8 +110,7 @@ class Trial:
         return len(self._running) == 1 or rounds >= MOST_ROUNDS or (rounds >= ROUNDS and sure)
 
     def _out(self, name: str) -> bool:
-        seen = len(self.seconds[name]) >= LEAST_SEEN
-        return seen and name != self.contestants[0] and self._over(name, self.fastest).low > OUT
+        return not self.screening and name != self.contestants[0] and self._over(name, self.fastest).low > OUT
 
     def _over(self, one: str, other: str) -> Interval:
         """Seconds of one over those of another, turn by turn."""
@@ -155,7 +159,8 @@ class Pilot:
             return Turn(self.choice, 0, WINDOW)
         assert self.trial.next is not None, "a trial that has ended is put away"
         first = not self.trials and not self.trial.medians
-        return Turn(self.trial.next, self.thrown_away + SETTLING * first, COUNTED)
+        counted = COUNTED if self.trial.screening else 2 * COUNTED
+        return Turn(self.trial.next, self.thrown_away + SETTLING * first, counted)
 
     def report(self, seconds: float) -> str | None:
         """The turn is over; returns what there is to say, where something was decided.
