@@ -231,6 +231,25 @@ def test_a_step_that_is_not_finite_repays_nothing_and_is_made_again(pool: Pool) 
     check_sums(results, bad)
 
 
+def owners_alone(rank: int) -> tuple[list[float], str]:
+    """A codec without a memory, under a strategy whose owners keep one."""
+    clock, costs, found = Clock(), {"none": 1.0, "qsgd": 2.0}, []
+    with lab(clock, ("qsgd",)):
+        model = wrap()
+        handle = gradwire.attach(model, strategy="scatter_reduce_gather(owner_memory=True)")
+        for step in range(60):
+            reduced(model, gradients(SHAPES, rank, step))
+            clock.step(handle, costs)
+            found.append(handle._handles["qsgd"].engine.debt())
+    return found, handle.stats()["codec"]
+
+
+def test_what_owners_alone_owe_is_repaid_too(pool: Pool) -> None:
+    for debts, codec in pool.run(2, owners_alone):
+        assert max(debts) > 1
+        assert (debts[-1], codec) == (0.0, "none")
+
+
 def use_some(rank: int) -> tuple:
     """A parameter that nobody uses while a codec repays."""
     clock, costs = Clock(), {"none": 1.0, SPARSE: 2.0}
@@ -497,6 +516,34 @@ def test_what_is_refused(pool: Pool) -> None:
             "attach: this model is compressed by none already; call handle.detach() first",
             "gradwire: end_epoch is for runs under a controller; pass controller=... to attach",
         ]
+
+
+def disagree(rank: int) -> str:
+    model = DistributedDataParallel(network())
+    return message(gradwire.Incompatible, gradwire.attach, model, task=["images", "segmentation"][rank])
+
+
+def test_ranks_with_other_candidates_are_told_so(pool: Pool) -> None:
+    for told in pool.run(2, disagree):
+        assert told.startswith("attach: the ranks disagree. Rank 0 has codec none, ")
+        assert "mode overlap, the autopilot among nothing. Call attach with the same arguments" in told
+
+
+def go_back(rank: int) -> tuple[float, float]:
+    """Load an early state while a codec owes something."""
+    run = Run(rank, SLOW_LINK)
+    saved = copy.deepcopy(run.handle.state_dict())
+    run.train(range(TRIAL))
+    engine = run.handle._handles[SPARSE].engine
+    before = engine.debt()
+    run.handle.load_state_dict(saved)
+    return before, engine.debt()
+
+
+def test_what_is_owed_by_steps_that_are_undone_is_forgotten(pool: Pool) -> None:
+    for before, after in pool.run(2, go_back):
+        assert before > 0
+        assert after == 0
 
 
 def candidates_of(rank: int, task: str | None, strategy: str) -> list[str]:

@@ -73,14 +73,17 @@ class Autopilot(Handle):
     ) -> None:
         if task is not None:
             Check("attach").one_of("task", task, quality.TASKS)
-        super().__init__(model, make(FP32, memory="none"), mode, optimizer, scaler)
-        self.task = guess(model.module) if task is None else task
-        self._make = make
-        self._handles = {engine.codec.spec: self._handle_of(engine) for engine in self._candidates()}
+        self.task, self._make = guess(model.module) if task is None else task, make
+        engines = candidates(make, self.task)
+        chooses = f", the autopilot among {', '.join(e.codec.spec for e in engines) or 'nothing'}"
+        super().__init__(model, make(FP32, memory="none"), mode, optimizer, scaler, set_up=chooses)
+        self._handles = {engine.codec.spec: self._handle_of(engine) for engine in engines}
         self._repayers: dict[str, Handle] = {}  # by memory
-        for handle in self._handles.values():  # now: the ranks check with each other that their set-ups agree
-            if handle.engine.memory.has_state:
-                self._repayer(handle.engine)
+        for engine in filter(may_owe, engines):  # now: the ranks check with each other that their set-ups agree
+            self._repayer(engine)
+        if not engines and not is_idle(self.engine) and dist.get_rank(self._group) == 0:
+            kind = self.task or "a model of this kind"
+            log.warning("gradwire autopilot: plain DDP stays: no codec was tried on %s and lost nothing there", kind)
         device = self._session.device
         self.pilot = Pilot([FP32, *self._handles], THROWN_AWAY.get(device.type, max(THROWN_AWAY.values())))
         self._watch = Stopwatch(device)
@@ -88,23 +91,6 @@ class Autopilot(Handle):
         self._repaying, self._repaid, self._debt = False, 0, 0.0  # since when, and how much it was
         self._plain = {"payload_bytes": 0, "sent_bytes": 0}
         self._steps, self._steps_here = 0, 0  # in all, and since attach
-
-    def _candidates(self) -> list[Engine]:
-        """Safe codecs that fit the strategy, and whose debts one step can repay."""
-        if self.engine.workers == 1 or self.engine.peers == 1:  # nothing to send
-            return []
-        found = []
-        for spec in quality.safe(self.task):
-            try:
-                engine = self._make(spec)
-            except Incompatible:
-                continue
-            if engine.memory.repayable:
-                found.append(engine)
-        if not found and dist.get_rank(self._group) == 0:
-            kind = self.task or "a model of this kind"
-            log.warning("gradwire autopilot: plain DDP stays: no codec was tried on %s and lost nothing there", kind)
-        return found
 
     # ---------------------------------------------------------------- what DDP calls
 
@@ -154,7 +140,7 @@ class Autopilot(Handle):
         handle = self._handles.get(self._on)
         if codec == self._on:
             return
-        if handle is None or not handle.engine.memory.has_state:
+        if handle is None or not may_owe(handle.engine):
             self._on = codec
             return
         self._repayer(handle.engine).engine.take_over(handle.engine)
@@ -189,7 +175,7 @@ class Autopilot(Handle):
     def _greatest(self, value: float) -> float:
         """Of all ranks' numbers."""
         own = torch.tensor([[value]], dtype=torch.float64, device=self._session.device)
-        return float(self._session.run(_maximum(own)))
+        return self._session.run(_maximum(own))
 
     # ---------------------------------------------------------------- what users call
 
@@ -211,6 +197,8 @@ class Autopilot(Handle):
                 f"gradwire: this state was saved by a run with codec {states[0].get('codec', 'none')!r} and without "
                 "the autopilot; attach with that codec, or start without the state"
             )
+        for handle in self._handles.values():  # what they owe is of steps that are undone
+            handle.engine.forget_own()
         saved: Mapping[str, Any] = states[0]["autopilot"] if states else {"on": FP32}  # no states are refused below
         if saved["on"] == FP32:
             super().load_state_dict(state)
@@ -263,6 +251,36 @@ class Autopilot(Handle):
                 },
             }
         )
+
+
+def candidates(make: Make, task: str | None) -> list[Engine]:
+    """Engines of the codecs that are safe for a task, fit the strategy, and whose debts one step can repay.
+
+    Args:
+        make: makes the engine of a codec.
+        task: its kind; None: not known.
+    """
+    if is_idle(make(FP32)):
+        return []
+    found = []
+    for spec in quality.safe(task):
+        try:
+            engine = make(spec)
+        except Incompatible:
+            continue
+        if engine.memory.repayable:
+            found.append(engine)
+    return found
+
+
+def is_idle(engine: Engine) -> bool:
+    """Whether nothing crosses the network."""
+    return engine.workers == 1 or engine.peers == 1
+
+
+def may_owe(engine: Engine) -> bool:
+    """Whether anything may be owed: by the workers' memory, or by owners' that a strategy of the user's choice has."""
+    return engine.memory.has_state or engine.strategy is not None
 
 
 class Stopwatch:
@@ -334,6 +352,6 @@ def guess(module: nn.Module) -> str | None:
     return quality.LANGUAGE if words else quality.RECOMMENDATION
 
 
-def _maximum(own: Tensor) -> Program[Tensor]:
-    found: Tensor = yield Max(own)
-    return found
+def _maximum(own: Tensor) -> Program[float]:
+    found = yield Max(own)
+    return float(found)  # here, on the thread that has waited for it

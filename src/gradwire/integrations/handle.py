@@ -57,6 +57,8 @@ class Handle:
         mode: str,
         optimizer: torch.optim.Optimizer | None,
         scaler: torch.amp.GradScaler | None,
+        *,
+        set_up: str = "",
     ) -> None:
         if optimizer is None and (engine.memory.by_learning_rate or engine.steering is not None):
             who = f"memory {to_spec(engine.memory)!r}" if engine.memory.by_learning_rate else "a controller"
@@ -71,7 +73,7 @@ class Handle:
         engine.begin(Layout.of(self._shapes.items()))
         self._rate = 0.0  # of the last step
         device = next(iter(parameters.values())).device
-        self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}")
+        self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}{set_up}")
         self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
 
     # ---------------------------------------------------------------- what DDP calls
