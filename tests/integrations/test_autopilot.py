@@ -590,6 +590,36 @@ def alone(rank: int) -> tuple[str, dict]:
     return str(warned[0].message), handle.stats()
 
 
+class Event:
+    """A mark on the device's time line, as torch.cuda has them."""
+
+    now, waits = 0.0, 0  # milliseconds
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = Event.now
+
+    def synchronize(self) -> None:
+        Event.waits += 1
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_on_a_gpu_the_devices_clock_counts_and_the_host_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    watch = autopilot.Stopwatch(torch.device("cuda"))
+    for milliseconds in (900.0, 500.0, 20.0, 30.0, 25.0, 0.0):  # of the step that begins
+        watch.mark()
+        Event.now += milliseconds
+    assert watch.steps == 5
+    assert Event.waits == 0
+    assert watch.median(2) == pytest.approx(0.025)
+    assert Event.waits == 1
+
+
 @pytest.mark.parametrize(
     "module, kind",
     [

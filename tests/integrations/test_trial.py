@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gradwire.core.baselines import MAX_LOSS
 from gradwire.integrations import trial
 from gradwire.integrations.trial import Pilot, Trial, Turn
-from gradwire.planner import quality
 
 CONTESTANTS = ("none", "cast", "small", "tiny")  # simplest first
 Times = Callable[[str], float]
@@ -214,37 +212,3 @@ def test_a_pilot_saved_before_any_choice_or_with_one_that_is_no_longer_safe_trie
     resumed = Pilot(("none", "small"), 2)
     resumed.load_state_dict(chosen(none=1.0, cast=0.5).state_dict())
     assert (resumed.phase, resumed.choice, resumed.turn.codec) == (trial.TRIAL, "none", "none")
-
-
-# ---------------------------------------------------------------- who may be tried
-
-
-@pytest.mark.parametrize("kind", [*quality.TASKS, None])
-def test_only_what_is_safe_for_the_task_may_be_tried(kind: str | None) -> None:
-    found = quality.safe(kind)
-    tried = {entry.kind for entry in quality.shipped()}
-    for spec in found:
-        for each in tried if kind is None else [kind]:
-            assert quality.standing(spec, each, MAX_LOSS).kind == quality.SAFE
-    others = {entry.codec for entry in quality.shipped()} - set(found)
-    for spec in others:
-        standings = {quality.standing(spec, each).kind for each in (tried if kind is None else [kind])}
-        assert standings != {quality.SAFE} or any(quality.same(spec, one) for one in found)
-
-
-def test_planted_qualities_order_the_candidates() -> None:
-    def entry(codec: str, kind: str, loss: float, memory: str = "none") -> quality.Quality:
-        return quality.Quality("task", kind, codec, memory, loss, quality.POINTS, 0.1, 3, 100)
-
-    table = [
-        entry("qsgd", "images", 0.2),
-        entry("natural", "images", 0.1, "error_feedback"),
-        entry("bf16", "images", 0.3),
-        entry("bf16", "language", 0.0),
-        entry("terngrad", "images", 0.0),
-        entry("terngrad", "language", 9.0),
-    ]
-    assert quality.safe("images", table=table) == ["qsgd", "bf16", "natural"]
-    assert quality.safe("language", table=table) == ["bf16"]
-    assert quality.safe(None, table=table) == ["bf16"]
-    assert quality.safe("images", max_loss=10.0, table=table) == ["terngrad", "qsgd", "bf16", "natural"]
