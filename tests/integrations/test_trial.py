@@ -87,8 +87,8 @@ def test_one_slow_turn_puts_nobody_out() -> None:
 @pytest.mark.parametrize(
     "seconds, choice",
     [
-        ({"none": 1.0, "cast": 0.99}, "none"),  # no 2 %
-        ({"none": 1.0, "cast": 0.97}, "cast"),
+        ({"none": 1.0, "cast": 0.96}, "none"),  # no 5 %: not worth more rounds
+        ({"none": 1.0, "cast": 0.94}, "cast"),
         ({"none": 1.0, "cast": 0.5, "small": 0.495, "tiny": 0.51}, "cast"),
         ({"none": 1.0, "cast": 0.5, "small": 0.4, "tiny": 0.398}, "small"),
     ],
@@ -101,15 +101,28 @@ def test_a_small_difference_goes_to_the_simpler(seconds: Mapping[str, float], ch
 
 
 def test_a_difference_inside_the_noise_is_none() -> None:
-    """The codec's median is 8 % lower, but it was slower in one turn of nine, then in two."""
-    plain = [1.0] * 9
-    for slow, choice in ((1, "cast"), (2, "none")):
-        pilot = Pilot(("none", "cast"), 2)
-        codec = [0.92, 1.1, *(4 * [0.92]), 1.1 if slow == 2 else 0.92, 0.92, 0.92]
-        for seconds in (s for pair in zip(plain, codec, strict=True) for s in pair):
-            assert pilot.phase == trial.TRIAL
-            pilot.report(seconds)
-        assert (pilot.phase, pilot.choice) == (trial.WATCH, choice)
+    """The codec's median is 8 % lower, but in every third turn it was slower: after fifteen rounds plain DDP stays."""
+    pilot = Pilot(("none", "cast"), 2)
+    for turn in range(15):
+        assert pilot.phase == trial.TRIAL
+        pilot.report(1.0)
+        pilot.report(1.1 if turn % 3 == 1 else 0.92)
+    assert (pilot.phase, pilot.choice) == (trial.WATCH, "none")
+
+
+def test_more_rounds_make_sure_of_what_one_slow_turn_left_open() -> None:
+    pilot = Pilot(("none", "cast"), 2)
+    times = itertools.chain([0.92, 1.1], itertools.repeat(0.92))
+    assert until_chosen(pilot, lambda codec: 1.0 if codec == "none" else next(times)) == 2 * 9
+    assert pilot.choice == "cast"
+
+
+def test_what_is_chosen_beats_plain_ddp_itself() -> None:
+    """The fastest is too unsteady to be sure of; the second is not."""
+    pilot = Pilot(("none", "cast", "tiny"), 2)
+    tiny = itertools.cycle([0.8, 0.82, 1.1])
+    until_chosen(pilot, lambda codec: {"none": 1.0, "cast": 0.9}.get(codec) or next(tiny))
+    assert pilot.choice == "cast"
 
 
 @pytest.mark.parametrize("seed", range(20))

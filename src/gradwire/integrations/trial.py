@@ -5,11 +5,12 @@ that all ranks have exchanged, so all of them decide alike.
 
 1. Trial. Contestants take turns, A B C A B C, so that whatever drifts meets all alike. Of each turn the first steps are
    thrown away. A codec that was a quarter slower than the fastest in both of the first two rounds is out; plain DDP
-   never is. Turns are then twice as long.
-2. Choice. One contestant beats another if it was faster beside it in every turn (of nine and more, in 95 % of what
-   medians may be: `core/intervals.py`) and by more than 2 % in the middle. The choice is the simplest that the fastest
-   does not beat; plain DDP is the simplest of all. Rounds go on, to nine at most, while something simpler may be
-   more than 5 % behind and is not beaten.
+   never is. Turns are then twice as long, and who is beaten by the choice of the moment is out.
+2. Choice. One contestant beats another if it was surely faster beside it: by more than 2 % in the middle, and in all
+   of the 95 % interval of the median ratio (`core/intervals.py`). With fewer than six turns there is no such interval,
+   and it must have been 10 % faster in every turn. Of those that beat plain DDP the choice is the simplest that the
+   fastest of them does not beat; if there is none, it is plain DDP. From the third round on the trial ends as soon as
+   everybody else is beaten or, by its interval, not more than 5 % faster; after fifteen in any case.
 3. Watch. The choice runs in windows of 25 steps. If three in a row take 15 % more or less than in the trial, there
    is a new one. If it ends as before, six windows must differ before the next one, then twelve, and so on.
 """
@@ -26,9 +27,10 @@ from gradwire.core.units import format_milliseconds
 
 COUNTED = 5  # steps of a turn; twice as many once the slow ones are out
 SETTLING = 10  # steps at the beginning of a job: data loaders start, DDP orders its buckets
-ROUNDS, MOST_ROUNDS = 3, 9
+ROUNDS, MOST_ROUNDS = 3, 15
 OUT, SCREENING = 1.25, 2  # times the fastest, in all turns: out after so many rounds
 PAYS = 1.02  # times as fast, to be taken in place of something simpler
+CLEAR, FEW = 1.1, 6  # times as fast in every turn, where there are fewer of them
 WINDOW = 25  # steps
 CHANGED = 1.15  # times as slow or as fast as in the trial
 PATIENCE, MOST_PATIENCE = 3, 384  # windows in a row
@@ -83,19 +85,26 @@ class Trial:
         """The turn is over, and a step of it took so long."""
         self.seconds[self._left.pop(0)].append(seconds)
         if not self._left:
-            self._running = [name for name in self._running if not self._out(name)]
+            winner = self.winner
+            self._running = [n for n in self._running if n == self.plain or not self._out(n, winner)]
             self._left = [] if self._decided else list(self._running)
 
     @property
-    def fastest(self) -> str:
-        """By the median of its turns, among those not out."""
-        return min(self._running, key=lambda name: median(self.seconds[name]).middle)
+    def plain(self) -> str:
+        """The simplest of all, with which everything else is compared."""
+        return self.contestants[0]
 
     @property
     def winner(self) -> str:
-        """The simplest that the fastest does not beat."""
-        best = self.fastest
-        return next(name for name in self._running if not self._beats(best, name))
+        """Of those that beat plain DDP, the simplest that the fastest does not beat."""
+        able = [name for name in self._running if self._beats(name, self.plain)]
+        if not able:
+            return self.plain
+        best = self._fastest(able)
+        return next(name for name in able if not self._beats(best, name))
+
+    def _fastest(self, names: Sequence[str]) -> str:
+        return min(names, key=lambda name: median(self.seconds[name]).middle)
 
     @property
     def medians(self) -> dict[str, float]:
@@ -103,22 +112,27 @@ class Trial:
         return {name: median(found).middle for name, found in self.seconds.items() if found}
 
     @property
-    def _decided(self) -> bool:
-        rounds, best = len(self.seconds[self.contestants[0]]), self.fastest
-        simpler = self._running[: self._running.index(best)]
-        sure = all(self._beats(best, name) or self._over(name, best).middle <= WIN for name in simpler)
-        return len(self._running) == 1 or rounds >= MOST_ROUNDS or (rounds >= ROUNDS and sure)
+    def _rounds(self) -> int:
+        return len(self.seconds[self.plain])
 
-    def _out(self, name: str) -> bool:
-        return not self.screening and name != self.contestants[0] and self._over(name, self.fastest).low > OUT
+    @property
+    def _decided(self) -> bool:
+        winner = self.winner
+        near = all(self._beats(winner, n) or self._over(n, winner).low >= 1 / WIN for n in self._running if n != winner)
+        return len(self._running) == 1 or self._rounds >= MOST_ROUNDS or (self._rounds >= ROUNDS and near)
+
+    def _out(self, name: str, winner: str) -> bool:
+        slow = not self.screening and self._over(name, self._fastest(self._running)).low > OUT
+        return slow or (self._rounds >= ROUNDS and self._beats(winner, name))
 
     def _over(self, one: str, other: str) -> Interval:
         """Seconds of one over those of another, turn by turn."""
-        return ratio(self.seconds[one], self.seconds[other][: len(self.seconds[one])])
+        turns = min(len(self.seconds[one]), len(self.seconds[other]))
+        return ratio(self.seconds[one][:turns], self.seconds[other][:turns])
 
     def _beats(self, one: str, other: str) -> bool:
         found = self._over(other, one)
-        return found.low > 1 and found.middle > PAYS
+        return found.middle > PAYS and found.low > (CLEAR if self._rounds < FEW else 1)
 
 
 class Pilot:
