@@ -72,9 +72,13 @@ def test_plain_ddp_stays_where_nothing_pays() -> None:
     )
 
 
-def test_what_is_a_quarter_slower_twice_is_out_and_plain_ddp_never_is() -> None:
-    turns = fly(Pilot(CONTESTANTS, 2), fixed(none=1.0, cast=0.5, small=0.51, tiny=0.7), 11)
-    assert [turn.codec for turn, _ in turns[8:]] == ["none", "cast", "small"]
+def test_what_is_a_quarter_slower_twice_is_out_and_plain_ddp_after_three_rounds() -> None:
+    pilot, unsteady = Pilot(CONTESTANTS, 2), itertools.cycle([0.45, 0.55])
+    times = {"none": 1.0, "cast": 0.5, "tiny": 0.7}
+    turns = fly(pilot, lambda codec: times.get(codec) or next(unsteady), 13)
+    assert [turn.codec for turn, _ in turns[8:]] == ["none", "cast", "small", "cast", "small"]
+    assert until_chosen(pilot, lambda codec: times.get(codec) or next(unsteady)) > 0
+    assert pilot.choice == "cast"
 
 
 def test_one_slow_turn_puts_nobody_out() -> None:

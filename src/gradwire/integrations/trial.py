@@ -4,8 +4,9 @@ A `Pilot` says whose turn it is, for how many steps. At the end of each turn it 
 that all ranks have exchanged, so all of them decide alike.
 
 1. Trial. Contestants take turns, A B C A B C, so that whatever drifts meets all alike. Of each turn the first steps are
-   thrown away. A codec that was a quarter slower than the fastest in both of the first two rounds is out; plain DDP
-   never is. Turns are then twice as long, and who is beaten by the choice of the moment is out.
+   thrown away. A codec that was a quarter slower than the fastest in both of the first two rounds is out. Turns are
+   then twice as long, and who is beaten by the choice of the moment is out; plain DDP only if it was a quarter slower
+   in three rounds.
 2. Choice. One contestant beats another if it was surely faster beside it: by more than 2 % in the middle, and in all
    of the 95 % interval of the median ratio (`core/intervals.py`). With fewer than six turns there is no such interval,
    and it must have been 10 % faster in every turn. Of those that beat plain DDP the choice is the simplest that the
@@ -86,7 +87,7 @@ class Trial:
         self.seconds[self._left.pop(0)].append(seconds)
         if not self._left:
             winner = self.winner
-            self._running = [n for n in self._running if n == self.plain or not self._out(n, winner)]
+            self._running = [name for name in self._running if not self._out(name, winner)]
             self._left = [] if self._decided else list(self._running)
 
     @property
@@ -113,7 +114,7 @@ class Trial:
 
     @property
     def _rounds(self) -> int:
-        return len(self.seconds[self.plain])
+        return max(map(len, self.seconds.values()))
 
     @property
     def _decided(self) -> bool:
@@ -123,7 +124,8 @@ class Trial:
 
     def _out(self, name: str, winner: str) -> bool:
         slow = not self.screening and self._over(name, self._fastest(self._running)).low > OUT
-        return slow or (self._rounds >= ROUNDS and self._beats(winner, name))
+        beaten = self._rounds >= ROUNDS and self._beats(winner, name)
+        return slow and beaten if name == self.plain else slow or beaten
 
     def _over(self, one: str, other: str) -> Interval:
         """Seconds of one over those of another, turn by turn."""
@@ -194,7 +196,7 @@ class Pilot:
         again = self.trials > 0 and before == self.choice
         self.patience = min(2 * self.patience, MOST_PATIENCE) if again else PATIENCE
         self.trials, self.odd_windows = self.trials + 1, 0
-        return _sentence(self.choice, self.medians, len(trial.seconds[FP32]))
+        return _sentence(self.choice, self.medians, max(map(len, trial.seconds.values())))
 
     def _watch(self, seconds: float) -> str | None:
         if len(self.contestants) == 1:
