@@ -3,12 +3,14 @@
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --steps 300      # goes on from step 100
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --codec "powersgd(rank=4)" --folder powersgd
+    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --codec auto --steps 300 --folder auto
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/train_ddp.py --folder safe --save-every 20
 
 The lines marked `# gradwire` are the whole difference to plain DDP. Each rank keeps what its codec has not sent yet, so
 each rank saves a file of its own beside the model's. A run that finds a checkpoint continues from it, also when
-torchrun restarts it after a crash, and ends bit for bit as if it had never stopped. Runs on CPUs over gloo, and over
-NCCL where there are GPUs; on several machines the folder must be one that all of them see.
+torchrun restarts it after a crash, and ends bit for bit as if it had never stopped. With ``--codec auto`` gradwire
+finds out what is fastest, and a continued run keeps that choice. Runs on CPUs over gloo, and over NCCL where there are
+GPUs; on several machines the folder must be one that all of them see.
 """
 
 from __future__ import annotations
@@ -129,7 +131,7 @@ def start() -> torch.device:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codec", default="topk(ratio=0.01)", help="see: gradwire codecs")
+    parser.add_argument("--codec", default="topk(ratio=0.01)", help="see: gradwire codecs; auto: find out")
     parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
     parser.add_argument("--folder", type=Path, default=Path("checkpoint"), help="where the checkpoint lies")
     parser.add_argument("--save-every", type=int, default=0, help="steps; 0: only at the end")

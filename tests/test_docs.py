@@ -17,6 +17,7 @@ PAGES = [
     "CHANGELOG.md",
     "docs/adaptive.md",
     "docs/architecture.md",
+    "docs/autopilot.md",
     "docs/cli.md",
     "docs/codecs.md",
     "docs/doctor.md",
@@ -133,12 +134,12 @@ def snippets(page):
 
 
 def test_python_snippets_run(tmp_path):
-    names = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md")
-    ours, start, adaptive, grace = (snippets(page) for page in names)
-    assert (len(ours), len(start), len(adaptive), len(grace)) == (3, 5, 7, 1)
+    names = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
+    ours, start, adaptive, grace, autopilot = (snippets(page) for page in names)
+    assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 5, 7, 1, 2)
     own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
     trained = [TRAINING + snippet for snippet in adaptive]
-    steps = [PRELUDE, *ours, *start, own_model, *grace, *trained, "dist.destroy_process_group()"]
+    steps = [PRELUDE, *ours, *start, own_model, *grace, own_model, *autopilot, *trained, "dist.destroy_process_group()"]
     # A process of its own: a snippet registers a codec, which the conformance suite must not meet.
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(steps)],

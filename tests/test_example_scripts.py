@@ -83,6 +83,14 @@ def test_a_run_that_torchrun_restarts_ends_where_an_uninterrupted_one_does(tmp_p
 
 
 @pytest.mark.dist
+def test_the_autopilot_is_a_codec_of_the_example(tmp_path):
+    output = train(tmp_path, "--codec=auto", "--steps=20")
+    state = saved(tmp_path, "compression_1_of_2.pt")["autopilot"]
+    assert (state["steps"], state["trials"], state["choice"]) == (20, 0, "none")  # the job has hardly begun
+    assert output[-1].startswith(f"{state['on']}: ")
+
+
+@pytest.mark.dist
 def test_accordion_tells_when_and_why_it_switches(tmp_path):
     output = torchrun(ACCORDION, "--epochs=6", f"--tracker=tensorboard:{tmp_path}")
     rates = [line.split(",")[0] for line in output if line.startswith("epoch")]

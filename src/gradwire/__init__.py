@@ -1,5 +1,6 @@
 """Gradient compression for data-parallel training that pays off, or says that it does not.
 
+    handle = gradwire.attach(ddp_model)                            # try what pays, and keep it
     handle = gradwire.attach(ddp_model, "eightbit")                # compress DDP's gradients
     cluster = gradwire.VirtualCluster(workers=4, codec="qsgd")     # the same, N workers in one process
     advice = gradwire.advise(model="resnet50", batch=64, gpus=16, bandwidth="10gbit")     # is it worth it?

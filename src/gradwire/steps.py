@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.adaptive import Controller
+from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import Incompatible
 from gradwire.core.layout import Layout
@@ -20,7 +21,7 @@ from gradwire.core.state import Transaction
 from gradwire.core.window import total
 from gradwire.graphs import Graphs, lies
 from gradwire.kernels.commit import settle
-from gradwire.memory.base import Memory
+from gradwire.memory.base import ERROR, Memory
 from gradwire.setup import SetUp
 from gradwire.unit import UnitResult
 
@@ -52,6 +53,23 @@ class Steps(SetUp):
     def forget_layouts(self) -> None:
         super().forget_layouts()
         self.graphs.forget()
+
+    def take_over(self, other: Steps) -> None:
+        """Go on with what another engine of the same workers keeps. Both then keep it together."""
+        self.groups, self.owners, self.kept_scale = other.groups, other.owners, other.kept_scale
+        self.forget_layouts()
+
+    def debt(self) -> float:
+        """The norm of all that the memories still owe; an accelerator is waited for."""
+        pieces = [p for g in self.groups for kind in (ERROR, OWNER_ERROR) for p in g.store.pieces(kind)]
+        norms = [p.entry.tensor.norm() for p in pieces]
+        return float(torch.stack(norms).norm()) if norms else 0.0
+
+    def forget_own(self) -> None:
+        """Drop what each worker keeps for itself, and what was captured for it; what all have alike stays."""
+        for group in self.groups:
+            group.store.forget_own()
+        self.forget_layouts()
 
     def begin_step(self, loss_scale: float = 1.0, learning_rate: float = 1.0) -> None:
         """Say in which units the coming gradients are, so that memories can follow."""

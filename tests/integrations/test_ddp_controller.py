@@ -413,7 +413,6 @@ def wrong(rank: int) -> list[str]:
     found = [
         told(gradwire.ConfigError, controller=accordion()),
         told(gradwire.ConfigError, codec="qsgd", controller=accordion(), **both),
-        told(gradwire.ConfigError, **both),
         told(gradwire.UnknownName, controller="accordian", **both),
         told(gradwire.Incompatible, controller=accordion(high=f"topk(ratio=0.0{rank + 1})"), **both),
     ]
@@ -435,7 +434,6 @@ def test_mistakes_are_told_on_every_rank(pool: Pool) -> None:
         assert found == [
             "attach: a controller follows the learning rate; pass optimizer=...",
             f"gradwire: the controller chooses among {LOW}, {HIGH}, and codec qsgd is none of them; leave it out",
-            "gradwire: pass a codec such as 'topk(ratio=0.01)', or a controller that chooses one",
             "no controller named 'accordian'; did you mean accordion or accordion_batch?",
             f"attach: the ranks disagree. Rank 0 has codec {LOW}, {theirs[0]}, {rest}; rank 1 has codec {LOW}, "
             f"{theirs[1]}, {rest}. Call attach with the same arguments on all ranks.",

@@ -134,3 +134,34 @@ def test_advice_names_nobody_who_lost_in_a_training_of_ours(model):
         assert not any(f'"{codec}"' in (found.verdict.line or "") for codec in lossy)
     careless = planner.advise(model=model, batch=8, gpus=16, bandwidth="1gbit", backward=0.05, any_codec=True)
     assert careless.ranking[0].codec in lossy  # by time alone, such a one would be named
+
+
+# ---------------------------------------------------------------- what may be tried on a running job
+
+
+@pytest.mark.parametrize("kind", [*quality.TASKS, None])
+def test_only_what_is_safe_for_the_task_may_be_tried(kind):
+    found = quality.safe(kind)
+    tried = {entry.kind for entry in quality.shipped()}
+    kinds = tried if kind is None else {kind}
+    for entry in quality.shipped():
+        standings = {quality.standing(entry.codec, each).kind for each in kinds}
+        assert any(quality.same(entry.codec, spec) for spec in found) == (standings == {quality.SAFE}), entry.codec
+
+
+def test_planted_qualities_order_what_may_be_tried():
+    def planted(codec, kind, loss, memory="none"):
+        return quality.Quality("task", kind, codec, memory, loss, quality.POINTS, 0.1, 3, 100)
+
+    table = [
+        planted("qsgd", "images", 0.2),
+        planted("natural", "images", 0.1, "error_feedback"),
+        planted("bf16", "images", 0.3),
+        planted("bf16", "language", 0.0),
+        planted("terngrad", "images", 0.0),
+        planted("terngrad", "language", 9.0),
+    ]
+    assert quality.safe("images", table=table) == ["qsgd", "bf16", "natural"]
+    assert quality.safe("language", table=table) == ["bf16"]
+    assert quality.safe(None, table=table) == ["bf16"]
+    assert quality.safe("images", max_loss=10.0, table=table) == ["terngrad", "qsgd", "bf16", "natural"]

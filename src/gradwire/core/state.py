@@ -40,6 +40,12 @@ class Store:
         self._alone, self._commons, self._slots, self._loose = other._alone, other._commons, other._slots, other._loose
         self.changes += 1
 
+    def forget_own(self) -> None:
+        """Drop what the workers keep each for itself; what all have alike stays."""
+        with self._lock:
+            self._slots, self._loose = {}, {}
+            self.changes += 1
+
     @property
     def named(self) -> dict[str, dict[str, Entry]]:
         """What all workers have alike: kind, parameter."""

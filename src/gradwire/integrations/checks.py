@@ -30,7 +30,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import Check
 from gradwire.core.traits import Traits
 from gradwire.engine import Engine
-from gradwire.integrations.ddp import Handle
+from gradwire.integrations.handle import Handle
 from gradwire.integrations.parameters import reduced_parameters
 from gradwire.memory.base import Memory
 from gradwire.session import residual_norms

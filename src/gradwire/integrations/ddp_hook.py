@@ -5,7 +5,7 @@
 
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,13 +13,12 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.core.errors import Incompatible
-from gradwire.engine import Engine
 
 
 class Attached(Protocol):
     """What takes the buckets: the handle that `attach` returns."""
 
-    engine: Engine
+    def stats(self) -> dict[str, Any]: ...
 
     def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]: ...
 
@@ -49,8 +48,13 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
         )
     if state.handle is not None:
         return state.handle.on_bucket(bucket)
-    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(model.process_group))  # what DDP does by itself
-    work = dist.all_reduce(mean, group=model.process_group, async_op=True)
+    return plain_mean(bucket, model.process_group)
+
+
+def plain_mean(bucket: GradBucket, group: dist.ProcessGroup) -> torch.futures.Future[torch.Tensor]:
+    """What DDP does by itself."""
+    mean = bucket.buffer().mul_(1.0 / dist.get_world_size(group))
+    work = dist.all_reduce(mean, group=group, async_op=True)
     return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
 
 
@@ -71,7 +75,7 @@ def slot_of(model: DistributedDataParallel) -> Slot:
         model.register_comm_hook(slot, compress_hook)
     if slot.handle is not None:
         raise Incompatible(
-            f"attach: this model is compressed by {slot.handle.engine.codec.spec} already; call handle.detach() first"
+            f"attach: this model is compressed by {slot.handle.stats()['codec']} already; call handle.detach() first"
         )
     return slot
 

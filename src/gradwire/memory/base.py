@@ -22,6 +22,7 @@ class Memory(ABC):
     name: ClassVar[str]
     has_state: ClassVar[bool] = True  # False: nothing is kept, the codec need not compute what it sent
     by_learning_rate: ClassVar[bool] = False
+    repayable: ClassVar[bool] = True  # all that is kept is owed, so a step that sends everything leaves nothing
 
     def fit(self, codec: Codec) -> Codec:
         """The codec as it runs under this memory; refuses one that does not fit, with the reason."""

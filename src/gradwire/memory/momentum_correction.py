@@ -41,6 +41,7 @@ class MomentumCorrection(Memory):
     """`momentum` is DGC's m; `clip` bounds the norm of the sum of the workers' gradients, 0 leaves it alone."""
 
     name: ClassVar[str] = "momentum_correction"
+    repayable: ClassVar[bool] = False  # momentum is no debt
     momentum: float = 0.9
     nesterov: bool = False
     masking: bool = True

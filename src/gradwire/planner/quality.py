@@ -18,7 +18,7 @@ from typing import Any
 
 from gradwire.core.baselines import FP16, FP32, MAX_LOSS
 from gradwire.core.errors import ConfigError
-from gradwire.planner.spec import keeps, same
+from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import CHOSEN, NO_MEMORY, Run, latest
 
 IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION = "images", "language", "recommendation", "segmentation"
@@ -115,6 +115,27 @@ def standing(
     if alike:
         return Standing(SAFE, max(alike, key=_severity))
     return Standing(UNTRIED, max(known, key=_severity, default=None))
+
+
+def safe(kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Quality] | None = None) -> list[str]:
+    """The codecs that may be recommended for a kind of task, the simplest first.
+
+    Simpler is what keeps no memory, then what lost less.
+
+    Args:
+        kind: of task; None: not known, so that only what is safe in every kind that was tried will do.
+        max_loss: points that a codec may have lost, wherever it was tried.
+        table: qualities; None: what is shipped.
+    """
+    known = shipped() if table is None else table
+    kinds = sorted({e.kind for e in known}) if kind is None else [kind]
+    found = {}
+    for spec in dict.fromkeys(e.codec for e in known):
+        verdicts = [standing(spec, each, max_loss, known) for each in kinds]
+        if all(v.kind == SAFE for v in verdicts):
+            worst = max(_severity(v.quality) for v in verdicts if v.quality is not None)
+            found[short(spec)] = (keeps(spec), worst)
+    return sorted(found, key=lambda spec: (*found[spec], spec))
 
 
 def _severity(found: Quality) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from gradwire.cli.bench.accuracy import accuracy
+from gradwire.cli.bench.autopilot import autopilot
 from gradwire.cli.bench.collective import collective
 from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.iteration import iteration
@@ -12,7 +13,7 @@ from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.step import step
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
-for function in (encode, iteration, overlap, collective, step, accuracy):
+for function in (encode, iteration, overlap, collective, step, autopilot, accuracy):
     bench.command()(function)
 
 

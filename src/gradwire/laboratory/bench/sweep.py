@@ -34,6 +34,7 @@ class Place:
     rate: str  # as asked for, or "loopback"
     namespaces: tuple[Namespace, ...] | None  # None: loopback
     measured: Mapping[str, Any]
+    network: Network | None = None  # to change rates while a group runs; None: loopback
 
     @property
     def workers(self) -> int:
@@ -189,4 +190,4 @@ def _place(hosts: int, per_host: int, rate: str) -> Iterator[Place]:
         return
     with Network(hosts, rate) as network:
         measured = network.verify(seconds=0.15).describe()
-        yield Place(hosts, per_host, rate, tuple(network.hosts), measured)
+        yield Place(hosts, per_host, rate, tuple(network.hosts), measured, network)
