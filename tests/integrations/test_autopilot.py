@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,22 @@ def test_it_looks_again_when_the_step_time_changes(pool: Pool) -> None:
     assert agree([seen for seen, _, _ in results])
     for _, choices, trials in results:
         assert (choices, trials) == ([SPARSE, "none", SPARSE], 3)
+
+
+def train_with_and_without_checks(rank: int) -> tuple:
+    runs = [Run(rank, SLOW_LINK, **options) for options in ({}, {"check": 4})]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for run in runs:
+            run.train(range(TRIAL))
+    return [run.seen for run in runs], runs[1].handle.stats()["checks"]
+
+
+def test_codecs_are_checked_and_training_stays_the_same(pool: Pool) -> None:
+    for (plain, checked), found in pool.run(2, train_with_and_without_checks):
+        assert agree([plain, checked])
+        assert found["steps"] > 3
+        assert found["warnings"] == {}
 
 
 def plain_and_autopilot(rank: int, options: dict) -> tuple:
