@@ -41,6 +41,7 @@ from gradwire.planner.training import Run
 from gradwire.planner.tta import utility
 
 sys.path.insert(0, str(Path(__file__).parent))
+import doctor
 import figures
 import findings
 import markup
@@ -104,6 +105,7 @@ def makers() -> dict[Path, Callable[[], str]]:
         **{ROOT / "docs" / "codecs" / f"{name}.md": partial(family_page, name) for name in FAMILIES},
         ROOT / "docs" / "cli.md": cli_page,
         ROOT / "docs" / "encode.md": encode_page,
+        ROOT / "docs" / "doctor.md": doctor_page,
         ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",
@@ -273,6 +275,11 @@ def readme() -> str:
     held = "fails" if throughputs.fails() else "holds"
     text = re.sub(r"it \w+(?= on \[38 published throughputs\])", f"it {held}", text)
     return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
+
+
+def doctor_page() -> str:
+    text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    return _filled(text, "doctor", doctor.block(ROOT, _source))
 
 
 def _filled(text: str, name: str, block: str) -> str:

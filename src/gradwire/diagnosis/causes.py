@@ -12,9 +12,10 @@ What a cause costs is what the step would gain without it: the slowest rank may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
 from gradwire.core.errors import ConfigError
 from gradwire.core.units import format_milliseconds
@@ -67,6 +68,13 @@ class Account:
     backward_seconds: float
     bucket_bytes: tuple[int, ...]
     causes: tuple[Cause, ...]  # the most expensive first
+
+    @classmethod
+    def of(cls, books: Mapping[str, Any]) -> Account:
+        """Read back from a record."""
+        lag = None if books["lag"] is None else Lag(**books["lag"])
+        causes = tuple(Cause(**cause) for cause in books["causes"])
+        return cls(**{**books, "lag": lag, "causes": causes})
 
     @property
     def network_seconds(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gradwire.core.baselines import FP16, MAX_LOSS, WIN
 from gradwire.core.units import format_milliseconds, format_rate
@@ -34,6 +35,18 @@ class Diagnosis:
     also: tuple[str, ...] = ()  # causes that cost less
     settings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, outcome: Mapping[str, Any]) -> Diagnosis:
+        """Read back from a record, where `dataclasses.asdict` wrote it."""
+        books = outcome["account"]
+        return cls(
+            **{
+                **outcome,
+                "account": None if books is None else Account.of(books),
+                "codecs": tuple(Gain(**gain) for gain in outcome["codecs"]),
+            }
+        )
 
     def __str__(self) -> str:
         lines = [self.verdict]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradwire.core.baselines import HALF, PLAIN
+from gradwire.core.intervals import beats
 from gradwire.core.records import Quantiles
 from gradwire.core.units import GBIT, bandwidth, format_milliseconds, format_rate, parse_rate, transfer_seconds
 from gradwire.planner.quality import IMAGES, SAFE, standing
@@ -155,8 +156,12 @@ def _advice(plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> str:
 
 
 def _fastest_link_that_pays(plain: Outcome, half: Outcome, tried: Sequence[Outcome]) -> str | None:
-    links = reversed(plain.links) if tried else ()
-    return next((link for link in links if pays(link, *_best(link, plain, half, tried))), None)
+    """The one at which the fastest codec is still a win."""
+    for link in reversed(plain.links) if tried else ():
+        baseline, best = _best(link, plain, half, tried)
+        if beats(best.samples[link], baseline.samples[link]):
+            return link
+    return None
 
 
 def _trained(outcome: Outcome) -> str:
