@@ -82,6 +82,9 @@ def test_each_is_taken_at_its_best_rate():
     rates = [run("fp16", q, learning_rate=r) for r, q in ((0.1, 90.0), (0.2, 60.0))]
     own = [run("signsgd", q, learning_rate=r) for r, q in ((0.001, 88.0), (0.1, 10.0))]
     assert by_codec([*rates, *own])["signsgd", "none"].loss == 2
+    chosen = [run("fp16", 89.0, learning_rate=0.1, seed=seed) for seed in (1, 2)]
+    lucky = run("fp16", 91.0, learning_rate=0.3)  # one seed: it might be luck
+    assert by_codec([*rates, *chosen, lucky, *own])["signsgd", "none"].loss == pytest.approx(4 / 3, abs=0.01)
 
 
 def planted(*entries):

@@ -227,9 +227,12 @@ def _but_for_its_seed(run: Run) -> tuple[object, ...]:
 
 
 def _tuned(runs: Sequence[Run]) -> list[Run]:
-    """Those of the best of the learning rates that were tried."""
+    """Those of the best of the learning rates that were tried, among those with most seeds.
+
+    A rate is chosen by one seed, and the others then say what it is worth: a lucky seed at another rate does not.
+    """
     rates = _grouped(runs, lambda run: (run.what.get("learning_rate"),)).values()
-    return max(rates, key=lambda each: _mean(each) * (1 if each[0].higher_is_better else -1))
+    return max(rates, key=lambda each: (len(each), _mean(each) * (1 if each[0].higher_is_better else -1)))
 
 
 def _unit(run: Run) -> str:

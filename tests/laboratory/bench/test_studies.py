@@ -78,8 +78,8 @@ def test_an_unknown_study_is_refused_with_the_known_ones():
     with pytest.raises(UnknownName) as caught:
         studies.plans("grace")
     assert str(caught.value) == (
-        "no study named 'grace'; there are: grace-resnet9, beyond-throughput, language, gpt, recommendation, "
-        "accordion, accordion-batch"
+        "no study named 'grace'; there are: grace-resnet9, beyond-throughput, language, gpt, rates, "
+        "recommendation, accordion, accordion-batch"
     )
 
 

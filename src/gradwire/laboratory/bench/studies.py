@@ -133,11 +133,36 @@ def gpt(base: Plan) -> list[Plan]:
     return _specs(replace(base, task="gpt-wikitext2", workers=4), GPT)
 
 
+FACTORS = (0.5, 1.0, 2.0)  # of the usual learning rate
+TWENTY = (
+    "none",
+    "fp16",
+    "bf16",
+    "blockint(bits=8)",
+    *OTHERS[:-1],
+    "thc",
+    "lpc",
+    "signsgd",
+    "signum",
+    "topk",
+    "dgc",
+    "topkc",
+)
+TWENTY += ("globaltopk", "powersgd")
+
+
+def rates(base: Plan) -> list[Plan]:
+    """Twenty well-known codecs and FP32 on images, each at three learning rates; further seeds are for the best one."""
+    usual = _specs(replace(base, task="resnet9-cifar10", **RESNET9), TWENTY)
+    return [replace(p, learning_rate=factor * p.recipe.learning_rate) for factor in FACTORS for p in usual]
+
+
 STUDIES: dict[str, Callable[[Plan], list[Plan]]] = {
     "grace-resnet9": grace,
     "beyond-throughput": images,
     "language": language,
     "gpt": gpt,
+    "rates": rates,
     "recommendation": recommendation,
     "accordion": accordion,
     "accordion-batch": batch_size,
