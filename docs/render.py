@@ -41,6 +41,7 @@ from gradwire.planner.training import Run
 from gradwire.planner.tta import utility
 
 sys.path.insert(0, str(Path(__file__).parent))
+import autopilot
 import doctor
 import figures
 import findings
@@ -105,7 +106,8 @@ def makers() -> dict[Path, Callable[[], str]]:
         **{ROOT / "docs" / "codecs" / f"{name}.md": partial(family_page, name) for name in FAMILIES},
         ROOT / "docs" / "cli.md": cli_page,
         ROOT / "docs" / "encode.md": encode_page,
-        ROOT / "docs" / "doctor.md": doctor_page,
+        ROOT / "docs" / "autopilot.md": partial(with_block, "autopilot", autopilot.block),
+        ROOT / "docs" / "doctor.md": partial(with_block, "doctor", doctor.block),
         ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",
@@ -277,9 +279,10 @@ def readme() -> str:
     return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
 
 
-def doctor_page() -> str:
-    text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    return _filled(text, "doctor", doctor.block(ROOT, _source))
+def with_block(name: str, block: Callable[[Path, Callable[[Path, Record], str]], str]) -> str:
+    """A page that people write, with one part from records."""
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    return _filled(text, name, block(ROOT, _source))
 
 
 def _filled(text: str, name: str, block: str) -> str:

@@ -229,3 +229,13 @@ def test_a_pilot_saved_before_any_choice_or_with_one_that_is_no_longer_safe_trie
     resumed = Pilot(("none", "small"), 2)
     resumed.load_state_dict(chosen(none=1.0, cast=0.5).state_dict())
     assert (resumed.phase, resumed.choice, resumed.turn.codec) == (trial.TRIAL, "none", "none")
+
+
+def test_times_that_are_told_are_of_turns_side_by_side():
+    trial = Trial(("none", "bf16"))
+    for slow in (1.0, 1.0, 1.0):
+        trial.report(2.0 * slow)
+        trial.report(1.0 * slow)
+    assert trial.winner == "bf16"
+    trial.seconds["bf16"] += 4 * [3.0]  # turns that plain DDP no longer had, on a machine that became slow
+    assert trial.medians == {"none": 6.0, "bf16": 3.0}

@@ -109,8 +109,10 @@ class Trial:
 
     @property
     def medians(self) -> dict[str, float]:
-        """Seconds of a step, of all contestants."""
-        return {name: median(found).middle for name, found in self.seconds.items() if found}
+        """Seconds of a step: the winner's, and the others' by how they compare with it in the turns of both."""
+        winner = self.winner
+        own = median(self.seconds[winner]).middle
+        return {name: own * self._over(name, winner).middle for name, found in self.seconds.items() if found}
 
     @property
     def _rounds(self) -> int:
@@ -174,7 +176,7 @@ class Pilot:
         if self.trial is None:
             return Turn(self.choice, 0, WINDOW)
         assert self.trial.next is not None, "a trial that has ended is put away"
-        first = not self.trials and not self.trial.medians
+        first = not self.trials and not any(self.trial.seconds.values())
         counted = COUNTED if self.trial.screening else 2 * COUNTED
         return Turn(self.trial.next, self.thrown_away + SETTLING * first, counted)
 

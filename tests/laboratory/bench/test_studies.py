@@ -18,7 +18,7 @@ from gradwire.laboratory.bench.training import Plan
 def test_every_run_of_a_study_can_begin(name):
     plans = studies.plans(name, seed=3, nmse_every=10)
     assert {(p.seed, p.nmse_every) for p in plans} == {(3, 10)}
-    told = [(p.task, p.codec, p.controller, p.memory, p.batch) for p in plans]
+    told = [(p.task, p.codec, p.controller, p.memory, p.batch, p.learning_rate) for p in plans]
     assert len(set(told)) == len(told) > 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scaled codecs

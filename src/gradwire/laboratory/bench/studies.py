@@ -135,20 +135,9 @@ def gpt(base: Plan) -> list[Plan]:
 
 FACTORS = (0.5, 1.0, 2.0)  # of the usual learning rate
 TWENTY = (
-    "none",
-    "fp16",
-    "bf16",
-    "blockint(bits=8)",
-    *OTHERS[:-1],
-    "thc",
-    "lpc",
-    "signsgd",
-    "signum",
-    "topk",
-    "dgc",
-    "topkc",
+    *("none", "fp16", "blockint(bits=8)", *OTHERS, "thc", "lpc", "signsgd", "signum", "topk", "dgc", "topkc"),
+    *("globaltopk", "powersgd"),
 )
-TWENTY += ("globaltopk", "powersgd")
 
 
 def rates(base: Plan) -> list[Plan]:
