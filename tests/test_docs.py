@@ -35,6 +35,7 @@ PAGES = [
 ]
 GENERATED = [
     "README.md",
+    "docs/autopilot.md",
     "docs/cli.md",
     "docs/codecs.md",
     "docs/codecs/baseline.md",
@@ -42,6 +43,7 @@ GENERATED = [
     "docs/codecs/lowrank.md",
     "docs/codecs/quantization.md",
     "docs/codecs/sparsification.md",
+    "docs/doctor.md",
     "docs/encode.md",
     "docs/findings.md",
     "docs/gpu.md",
