@@ -19,8 +19,8 @@ def block(root: Path, source: Source) -> str:
     found = [r for r in load(path) if r.what["configuration"] == AUTO]
     near = sum(r.outcome["over_best"] <= NEAR for r in found)
     text = (
-        f"{near} of {len(found)} times it ended within 5 % of the best it could have chosen, by medians, all replicas equal in "
-        f"{sum(r.outcome['replicas_equal'] for r in found)}:\n\n"
+        f"{near} of {len(found)} times it ended within 5 % of the best it could have chosen, by medians, all replicas "
+        f"equal in {sum(r.outcome['replicas_equal'] for r in found)}:\n\n"
         "| model | links | chosen | ms a step | / the best (95 %) | / plain DDP |\n|---|---|---|---|---|---|\n"
     )
     for r in found:
