@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from invented import USUAL, job, watch
+from watched import USUAL, job, watch
 
 from gradwire.core.errors import ConfigError
 from gradwire.diagnosis.causes import account

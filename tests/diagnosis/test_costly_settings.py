@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from invented import watch
+from watched import watch
 
 from gradwire.diagnosis.causes import account
 from gradwire.diagnosis.settings import FLAGS, costly

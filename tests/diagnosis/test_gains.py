@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from invented import SHAPES, watch
+from watched import SHAPES, watch
 
 from gradwire.core.units import transfer_seconds
 from gradwire.diagnosis.causes import account

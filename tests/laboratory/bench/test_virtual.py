@@ -213,7 +213,7 @@ def test_optimizers():
         assert type(optimizer(replace(recipe, optimizer=kind), parameters)) is built
     with pytest.raises(ConfigError) as caught:
         optimizer(replace(recipe, optimizer="lion"), parameters)
-    assert str(caught.value) == "recipe: `optimizer` must be 'sgd', 'adam' or 'rmsprop', got 'lion'"
+    assert str(caught.value) == "recipe: `optimizer` must be 'sgd', 'adam', 'adamw' or 'rmsprop', got 'lion'"
 
 
 def test_a_plan_changes_what_it_names_and_nothing_else():
