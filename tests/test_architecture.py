@@ -108,6 +108,7 @@ WITHOUT_TORCH = ("planner", "diagnosis", "laboratory.report", "laboratory.reprod
 WATCHING = ("doctor", "rank", "surroundings", "watcher")
 WITH_TORCH = [
     ROOT / "adaptive" / "steering.py",
+    ROOT / "planner" / "own_kind.py",
     ROOT / "planner" / "own_workloads.py",
     *(ROOT / "diagnosis" / f"{name}.py" for name in WATCHING),
 ]

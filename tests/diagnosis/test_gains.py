@@ -62,6 +62,16 @@ def test_safe_codecs_alone_are_ranked_and_faster_at_a_slow_link():
     assert [g.step_seconds for g in found.codecs] == sorted(g.step_seconds for g in found.codecs)
 
 
+def test_the_kind_that_the_model_showed_decides_unless_one_is_told():
+    watches = slow(task="recommendation")
+    costs = {spec: next(iter(COSTS.values())) for spec in candidates("images") + candidates("recommendation")}
+
+    def named(**told):
+        return {g.codec for g in gains(watches[0], account(watches), costs, **told).codecs}
+
+    assert named() == named(task="recommendation") != named(task="images")
+
+
 def test_ranks_of_a_host_share_its_card():
     watches = slow(4, 1e8, local_ranks=2)
     found = gains(watches[0], account(watches), COSTS)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire import checkpoint, models
+from gradwire import checkpoint
 from gradwire.integrations import autopilot
 from gradwire.planner import quality
 
@@ -635,24 +635,3 @@ def test_on_a_gpu_the_devices_clock_counts_and_the_host_waits_once(monkeypatch: 
     assert Event.waits == 0
     assert watch.median(2) == pytest.approx(0.025)
     assert Event.waits == 1
-
-
-@pytest.mark.parametrize(
-    "module, kind",
-    [
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(8, 2)), "images"),
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 3, 2)), "segmentation"),
-        (nn.Sequential(nn.Embedding(9, 4), nn.LSTM(4, 4)), "language"),
-        (nn.Sequential(nn.Embedding(9, 4), nn.Embedding(7, 4), nn.Linear(8, 1)), "recommendation"),
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.Embedding(9, 4)), None),
-        (nn.Linear(4, 4), None),
-    ],
-    ids=str,
-)
-def test_the_kind_of_task_is_guessed_from_modules(module: nn.Module, kind: str | None) -> None:
-    assert autopilot.guess(module) == kind
-
-
-@pytest.mark.parametrize("name", models.names())
-def test_models_of_the_catalogue_are_guessed_right(name: str) -> None:
-    assert autopilot.guess(models.build(name)) == quality.kind_of(name)

@@ -21,7 +21,9 @@ from gradwire.cli.setup import (
     GpusPerNode,
     Hardware,
     Latency,
+    MaxLoss,
     Model,
+    Task,
     keywords,
 )
 from gradwire.core.baselines import MAX_LOSS
@@ -54,23 +56,8 @@ def advise(
             show_default=False,
         ),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            metavar="KIND",
-            help="images, language, recommendation or segmentation; without it, what the model is for.",
-            show_default=False,
-        ),
-    ] = None,
-    max_loss: Annotated[
-        float,
-        typer.Option(
-            "--max-loss",
-            metavar="POINTS",
-            help="What a codec may have lost in our trainings; of a perplexity, twice as many percent.",
-        ),
-    ] = MAX_LOSS,
+    task: Task = None,
+    max_loss: MaxLoss = MAX_LOSS,
     any_codec: Annotated[bool, typer.Option("--any", help="Rank all codecs, by time alone.")] = False,
     top: Annotated[int, typer.Option("--top", metavar="N", help="Rows of the table; JSON has all.")] = 10,
     as_json: AsJson = False,

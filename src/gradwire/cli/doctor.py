@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gradwire.cli import setup as options
 from gradwire.cli.output import AsJson, RecordFile, check_record, emit, wants_json
 from gradwire.core.baselines import MAX_LOSS
 
@@ -51,23 +52,8 @@ def doctor(
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Steps to measure, after the first few.", min=3)
     ] = 30,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            metavar="KIND",
-            help="images, language, recommendation or segmentation: codecs must have been tried on such a task.",
-            show_default=False,
-        ),
-    ] = None,
-    max_loss: Annotated[
-        float,
-        typer.Option(
-            "--max-loss",
-            metavar="POINTS",
-            help="What a codec may have lost in our trainings; of a perplexity, twice as many percent.",
-        ),
-    ] = MAX_LOSS,
+    task: options.Task = None,
+    max_loss: options.MaxLoss = MAX_LOSS,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> int:
@@ -168,7 +154,7 @@ def _costs(watches: Sequence[Watch], rule: Rule) -> Mapping[str, CodecCost] | No
         return None
     from gradwire.laboratory.bench import own_costs
 
-    specs = candidates(rule.task, rule.max_loss)
+    specs = candidates(rule.task or first.task, rule.max_loss)
     print(f"gradwire doctor: measuring what {', '.join(specs)} cost here", file=sys.stderr, flush=True)
     return own_costs.measure(first.model, first.shapes, specs, workers=first.ranks, threads=first.settings.threads)
 

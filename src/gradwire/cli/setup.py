@@ -1,4 +1,4 @@
-"""The options by which `predict`, `advise` and `whatif` are told a set-up, and what becomes of them.
+"""The options by which `predict`, `advise`, `whatif` and `doctor` are told a set-up, and what becomes of them.
 
 An option is there twice: as the type of a parameter that must be given (`Batch`), and alone (`BATCH`), for a command
 that can do without it: ``batch: Annotated[int | None, BATCH] = None``.
@@ -25,6 +25,24 @@ Batch = Annotated[int, BATCH]
 Gpus = Annotated[int, GPUS]
 Bandwidth = Annotated[str, BANDWIDTH]
 GpusPerNode = Annotated[int, GPUS_PER_NODE]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="KIND",
+        help="images, language, recommendation or segmentation: codecs must have been tried on such a task; without "
+        "it, what the model is for.",
+        show_default=False,
+    ),
+]
+MaxLoss = Annotated[
+    float,
+    typer.Option(
+        "--max-loss",
+        metavar="POINTS",
+        help="What a codec may have lost in our trainings; of a perplexity, twice as many percent.",
+    ),
+]
 Hardware = Annotated[
     str,
     typer.Option(

@@ -21,7 +21,7 @@ from gradwire.planner.advisor import FP16_HOOK, switch_on
 from gradwire.planner.model import HIERARCHICAL, Prediction
 from gradwire.planner.profile import CodecCost, Network, Profile, Times
 from gradwire.planner.ranking import Contest, Ranked
-from gradwire.planner.workload import OVERLAP, ModelShape, Traces, Workload, shipped
+from gradwire.planner.workload import OVERLAP, ModelShape, Traces, Workload
 
 SLOWEST, FASTEST = 1e5, 1e13  # bit/s between which a rate is looked for
 PRECISION = 1e-3
@@ -104,7 +104,7 @@ def gains(
         watch: of any rank.
         found: the account of all.
         costs: of codecs on this machine, by spec; None: of an H200 for a GPU, and not known for a CPU.
-        task: kind of task, for the evidence; None: any.
+        task: kind of task, for the evidence; None: what the model's modules look like.
         max_loss: points that a codec may have lost in a training of ours.
     """
     settings = watch.settings
@@ -127,6 +127,7 @@ def gains(
         return Gains(
             rate, (), "What codecs cost on this CPU is not known: gradwire doctor measures it, calibrate, too."
         )
+    task = task or watch.task
     specs = candidates(task, max_loss)
     sent = contest.baseline(job.sends, bandwidth=rate).sent_bytes
     known = [(spec, contest.best(spec, bandwidth=rate)) for spec in specs if contest.knows(spec)]
@@ -139,8 +140,7 @@ def gains(
 
 def candidates(task: str | None = None, max_loss: float = MAX_LOSS) -> list[str]:
     """Codecs that our own trainings call safe, and FP16, which they are compared with."""
-    safe = [c for c in shipped().codecs() if quality.standing(c, task, max_loss).kind == quality.SAFE]
-    return [FP16, *(c for c in safe if c != FP16)]
+    return [FP16, *quality.safe(task, max_loss)]
 
 
 def advised(found: Gains) -> Gain | None:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.diagnosis.settings import FLAGS
+from gradwire.planner.own_kind import guess
 
 INTERFACES = Path("/sys/class/net")
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *FLAGS)
@@ -27,6 +28,7 @@ def of_rank(model: DistributedDataParallel) -> dict[str, Any]:
         "host": socket.gethostname(),
         "local_ranks": int(os.environ.get("LOCAL_WORLD_SIZE", 0)),  # by torchrun
         "model": type(model.module).__name__,
+        "task": guess(model.module),
         "shapes": tuple(tuple(p.shape) for p in reduced),
         "gradient_bits": max((8 * p.element_size() for p in reduced), default=32),
         "settings": {

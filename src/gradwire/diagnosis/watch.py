@@ -79,6 +79,7 @@ class Watch:
     steps: tuple[Step, ...]  # after the first few
     settings: Settings
     models: int = 1  # that were wrapped in DDP; the first is watched
+    task: str | None = None  # the kind of task that the model's modules are made for
 
     def to_json(self) -> str:
         """One line."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,6 +37,7 @@ from gradwire.integrations.ddp_hook import plain_mean
 from gradwire.integrations.handle import Handle
 from gradwire.integrations.trial import Pilot
 from gradwire.planner import quality
+from gradwire.planner.own_kind import guess
 
 AUTO = "auto"
 # steps at the beginning of a turn: codecs compile and allocate in the first two, graphs are captured by the fourth
@@ -327,33 +328,6 @@ class Stopwatch:
             return median([end - start for start, end in itertools.pairwise(marks)]).middle
         marks[-1].synchronize()
         return median([a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]).middle
-
-
-def guess(module: nn.Module) -> str | None:
-    """The kind of task that a model is for, by its modules; None where they do not tell.
-
-    Convolutions over images and embeddings of words or things each say something, but not both together. Words come
-    in sequences, with layers made for these, or are scored at the end.
-
-    >>> guess(nn.Conv2d(3, 8, 3)), guess(nn.Embedding(9, 4)), guess(nn.Linear(4, 4))
-    ('images', 'recommendation', None)
-    >>> guess(nn.Sequential(nn.Embedding(9, 4), nn.TransformerEncoderLayer(4, 2)))
-    'language'
-    """
-    found = list(module.modules())
-
-    def has(*kinds: type[nn.Module]) -> bool:
-        return any(isinstance(m, kinds) for m in found)
-
-    images, things = has(nn.Conv2d), has(nn.Embedding, nn.EmbeddingBag)
-    if images == things:
-        return None
-    if images:
-        return quality.SEGMENTATION if has(nn.ConvTranspose2d, nn.Upsample) else quality.IMAGES
-    tables = {m.num_embeddings for m in found if isinstance(m, nn.Embedding)}
-    scored = any(isinstance(m, nn.Linear) and m.out_features in tables for m in found)
-    words = scored or has(nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
-    return quality.LANGUAGE if words else quality.RECOMMENDATION
 
 
 def _maximum(own: Tensor) -> Program[float]:

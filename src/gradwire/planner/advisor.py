@@ -112,7 +112,7 @@ def advise(
     contest = Contest(predict, profile, {**place, "hardware": profile, **setup}, modes, strategy)
     baselines = contest.baselines()  # first, since it refuses what is wrong with the set-up
     reference = contest.reference()
-    kind = quality.kind_of(model) if task is None else task
+    kind = _kind_of(model) if task is None else task
     judged = [_judged(r, kind, max_loss) for r in contest.ranking(wanted(codecs))]
     ranking = tuple(r for r in judged if any_codec or r.standing == quality.SAFE)
     apart = tuple(r for r in judged if r not in ranking)
@@ -333,6 +333,14 @@ def _expected_sentence(expected: Mapping[str, Any], profile: Profile) -> str:
     )
 
 
+def _kind_of(model: str) -> str | None:
+    if ":" not in model:
+        return quality.kind_of(model)
+    from gradwire.planner import own_kind  # loads torch
+
+    return own_kind.kind_of(model)
+
+
 def _judged(one: Ranked, kind: str | None, max_loss: float) -> Ranked:
     found = quality.standing(one.codec, kind, max_loss)
     return replace(one, standing=found.kind, evidence=found.sentence)
@@ -341,7 +349,7 @@ def _judged(one: Ranked, kind: str | None, max_loss: float) -> Ranked:
 def _rule(kind: str | None, max_loss: float) -> str:
     """Which codecs are ranked."""
     percent = max_loss * quality.PERCENT_A_POINT
-    tried = f"were tried on {kind}" if kind is not None else "were tried at all; --task asks for more of your own model"
+    tried = f"were tried on {kind}" if kind is not None else "were tried on every kind of task; --task says yours"
     return (
         f"Ranked are codecs that lost at most {max_loss:g} points, or {percent:g} % of a perplexity, wherever we "
         f"trained with them, and that {tried}; others are listed apart."

@@ -20,6 +20,7 @@ from gradwire.core.baselines import FP16, FP32, MAX_LOSS
 from gradwire.core.errors import ConfigError
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import CHOSEN, NO_MEMORY, Run, latest
+from gradwire.planner.tta import Group, tuned
 
 IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION = "images", "language", "recommendation", "segmentation"
 TASKS = (IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION)
@@ -100,19 +101,21 @@ def standing(
 
     Args:
         codec: its spec.
-        kind: of task; None: any will do.
+        kind: of task; None: not known, so that the codec must be safe in every kind that was tried.
         max_loss: points that it may have lost, wherever it was tried.
         table: qualities; None: what is shipped.
     """
+    every = shipped() if table is None else table
     try:
-        known = [e for e in (shipped() if table is None else table) if same(e.codec, codec)]
+        known = [e for e in every if same(e.codec, codec)]
         known = [e for e in known if (e.memory != NO_MEMORY) == keeps(codec)]
     except ConfigError:  # of a record, and no spec: what it was is not known
         known = []
     if any(e.exceeds(max_loss) for e in known):
         return Standing(LOSSY, max((e for e in known if e.exceeds(max_loss)), key=_severity))
-    alike = [e for e in known if kind is None or e.kind == kind]
-    if alike:
+    kinds = {e.kind for e in every} if kind is None else {kind}
+    alike = [e for e in known if e.kind in kinds]
+    if alike and kinds == {e.kind for e in alike}:
         return Standing(SAFE, max(alike, key=_severity))
     return Standing(UNTRIED, max(known, key=_severity, default=None))
 
@@ -123,18 +126,16 @@ def safe(kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Quality] 
     Simpler is what keeps no memory, then what lost less.
 
     Args:
-        kind: of task; None: not known, so that only what is safe in every kind that was tried will do.
+        kind: of task; None: not known, as for `standing`.
         max_loss: points that a codec may have lost, wherever it was tried.
         table: qualities; None: what is shipped.
     """
     known = shipped() if table is None else table
-    kinds = sorted({e.kind for e in known}) if kind is None else [kind]
     found = {}
     for spec in dict.fromkeys(e.codec for e in known):
-        verdicts = [standing(spec, each, max_loss, known) for each in kinds]
-        if all(v.kind == SAFE for v in verdicts):
-            worst = max(_severity(v.quality) for v in verdicts if v.quality is not None)
-            found[short(spec)] = (keeps(spec), worst)
+        verdict = standing(spec, kind, max_loss, known)
+        if verdict.kind == SAFE and verdict.quality is not None:
+            found[short(spec)] = (keeps(spec), _severity(verdict.quality))
     return sorted(found, key=lambda spec: (*found[spec], spec))
 
 
@@ -227,12 +228,9 @@ def _but_for_its_seed(run: Run) -> tuple[object, ...]:
 
 
 def _tuned(runs: Sequence[Run]) -> list[Run]:
-    """Those of the best of the learning rates that were tried, among those with most seeds.
-
-    A rate is chosen by one seed, and the others then say what it is worth: a lucky seed at another rate does not.
-    """
+    """Those of one of the learning rates that were tried."""
     rates = _grouped(runs, lambda run: (run.what.get("learning_rate"),)).values()
-    return max(rates, key=lambda each: (len(each), _mean(each) * (1 if each[0].higher_is_better else -1)))
+    return list(tuned(Group(tuple(each)) for each in rates).runs)
 
 
 def _unit(run: Run) -> str:

@@ -178,6 +178,14 @@ def groups(runs: Iterable[Run]) -> list[Group]:
     return [Group(tuple(sorted(alike, key=lambda run: run.seed))) for alike in found.values()]
 
 
+def tuned(found: Iterable[Group]) -> Group:
+    """Of groups that differ in settings such as the learning rate: the best of those with most seeds.
+
+    A setting is chosen by one seed, and the others then say what it is worth: a lucky seed of another one does not.
+    """
+    return max(found, key=lambda g: (len(g.runs), g.best if g.first.higher_is_better else -g.best))
+
+
 def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
     """Runs that may be compared with each other."""
     found: dict[tuple[Any, ...], list[Run]] = {}

@@ -18,18 +18,8 @@ CAPTION = "auto: the autopilot, with what it has chosen; last columns: below 1 i
 
 
 def autopilot(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help='Of the catalogue, "shapes" (the demo\'s), or module:factory; may be repeated.  [default: resnet20]',
-        ),
-    ] = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option("--batch", metavar="N", help="Examples a step on each rank; may be repeated.  [default: 4]"),
-    ] = None,
+    model: sweeps.Models = None,
+    batch: sweeps.Batches = None,
     hosts: sweeps.Hosts = None,
     rate: sweeps.Rates = None,
     then: Annotated[

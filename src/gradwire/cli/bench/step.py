@@ -32,14 +32,7 @@ CAPTION = (
 
 
 def step(
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help='Of the catalogue, "shapes" (the demo\'s), or module:factory; may be repeated.  [default: resnet20]',
-        ),
-    ] = None,
+    model: sweeps.Models = None,
     codec: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,10 +46,7 @@ def step(
         list[str] | None,
         typer.Option("--mode", metavar="NAME", help="overlap or after_backward; may be repeated.  [default: overlap]"),
     ] = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option("--batch", metavar="N", help="Examples a step on each rank; may be repeated.  [default: 4]"),
-    ] = None,
+    batch: sweeps.Batches = None,
     hosts: sweeps.Hosts = None,
     rate: sweeps.Rates = None,
     per_host: sweeps.PerHost = 1,

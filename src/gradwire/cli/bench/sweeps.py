@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from gradwire.core.records import Record
     from gradwire.laboratory.bench.sweep import Sweep
 
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help='Of the catalogue, "shapes" (the demo\'s), or module:factory; may be repeated.  [default: resnet20]',
+    ),
+]
+Batches = Annotated[
+    list[int] | None,
+    typer.Option("--batch", metavar="N", help="Examples a step on each rank; may be repeated.  [default: 4]"),
+]
 Hosts = Annotated[
     list[int] | None, typer.Option("--hosts", metavar="N", help="Emulated hosts; may be repeated.  [default: 4]")
 ]

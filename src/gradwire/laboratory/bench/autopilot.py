@@ -25,12 +25,13 @@ from gradwire.core.intervals import ratio
 from gradwire.core.records import Record, quantile
 from gradwire.core.registry import Check
 from gradwire.core.units import parse_rate
-from gradwire.integrations.autopilot import AUTO, Autopilot, guess
+from gradwire.integrations.autopilot import AUTO, Autopilot
 from gradwire.integrations.trial import WATCH
 from gradwire.laboratory.bench import step
 from gradwire.laboratory.bench.launch import Rank, launch
 from gradwire.laboratory.bench.sweep import LOOPBACK, Group, Measured, Place, Sweep
 from gradwire.planner import quality
+from gradwire.planner.own_kind import guess
 
 KIND = "autopilot"
 STEPS, LEAST = 40, 12  # of each, once the autopilot has chosen

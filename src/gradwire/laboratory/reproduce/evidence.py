@@ -22,7 +22,7 @@ from gradwire.planner.advisor import shipped_accuracy
 from gradwire.planner.quality import DEVIATIONS, PERPLEXITY, POINTS, seed_noise
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
-from gradwire.planner.tta import COMPARABLE_SHARE, Group, groups, setups, slack
+from gradwire.planner.tta import COMPARABLE_SHARE, Group, groups, setups, slack, tuned
 
 CHECKED = ("accuracy", "collective", "encode", "step", "validation")  # what files of records begin with
 STRONG = 0.7  # a rank correlation from here on is a strong one
@@ -45,7 +45,7 @@ class Trained:
         return self.groups[0].first.higher_is_better
 
     def find(self, codec: str, memory: bool | None = None) -> Group | None:
-        """Without a controller; the best, if settings such as the learning rate were varied.
+        """Without a controller; `tuned`, if settings such as the learning rate were varied.
 
         `memory`: with one, without, or None for the codec's own choice.
         """
@@ -53,7 +53,7 @@ class Trained:
         wanted = keeps(codec) if memory is None else memory
         fitting = [g for g in found if (g.first.memory != "none") is wanted]
         chosen = fitting or (found if memory is None else [])
-        return max(chosen, key=lambda g: g.best if self.higher else -g.best) if chosen else None
+        return tuned(chosen) if chosen else None
 
     def steered(self, controller: str) -> list[Group]:
         """Those under a controller of that name."""

@@ -24,7 +24,7 @@ from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.laboratory.reproduce.grace import Benchmark
 from gradwire.planner.spec import keeps
 from gradwire.planner.training import NO_MEMORY
-from gradwire.planner.tta import Group, slack
+from gradwire.planner.tta import Group, slack, tuned
 
 FEW = 8  # codecs that a task needs, to be counted among benchmarks
 SEEDS = 2  # of codec and baseline, to tell a small difference from chance
@@ -42,17 +42,16 @@ def base(group: Group) -> str:
 
 
 def alike(trained: Trained) -> list[Group]:
-    """The methods that GRACE runs, each with its memory and, on images, its optimiser; of several rates the best."""
-    found: dict[str, Group] = {}
+    """The methods that GRACE runs, each with its memory and, on images, its optimiser; of several rates `tuned`."""
+    found: dict[str, list[Group]] = {}
     for group in trained.groups:
         run, name = group.first, base(group)
         if run.controller is not None or name not in grace.METHODS or (run.memory != NO_MEMORY) is not keeps(run.codec):
             continue
         if name in grace.PLAIN_SGD and trained.name.endswith("cifar10") and run.what.get("momentum"):
             continue
-        if run.codec not in found or trained.gain(group, found[run.codec]) > 0:
-            found[run.codec] = group
-    return list(found.values())
+        found.setdefault(run.codec, []).append(group)
+    return [tuned(each) for each in found.values()]
 
 
 def own(trained: Trained) -> bool:
