@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import warnings
 from contextlib import contextmanager
 
@@ -28,6 +29,11 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 def mostly(*values, always=1):
     """All of the values; those behind the first ones are left to the sweeps: the interpreter is slow."""
     return [v if i < always else pytest.param(v, marks=pytest.mark.sweep) for i, v in enumerate(values)]
+
+
+def examples(interpreted, on_a_gpu):
+    """How many inputs of Hypothesis's to try. A checker of memory or races can ask for fewer: each is a compilation."""
+    return min(on_a_gpu, int(os.environ.get("GRADWIRE_EXAMPLES", on_a_gpu))) if CUDA else interpreted
 
 
 def check_momentum(spec):

@@ -13,7 +13,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, here, needs_triton, on_gpu
+from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, check_steps, examples, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
@@ -99,7 +99,7 @@ def test_gradients_of_16_bits_are_read_as_they_are(spec, dtype):
     check(gradwire.codec(spec), normal(2, 700).to(dtype), ((0, 300), (301, 700)), 2, kind)
 
 
-@settings(max_examples=6 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(6, 200), deadline=None)
 @given(spec=st.sampled_from(SPECS), **ANYWHERE)
 def test_any_shape(spec, lengths, shards, seed):
     kind = None if spec in WITHOUT_MEMORY else (0.3, 1.0, False)

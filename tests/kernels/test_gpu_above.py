@@ -7,7 +7,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, check_steps, here, mostly, needs_triton, on_gpu
+from on_gpu import back, check_steps, examples, here, mostly, needs_triton, on_gpu
 
 import gradwire
 from gradwire.codecs.sparsification import _ragged
@@ -62,7 +62,7 @@ def test_what_exceeds_is_taken(shards, spans, values):
         assert same(found, wanted)
 
 
-@settings(max_examples=6 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(6, 200), deadline=None)
 @given(numel=st.integers(1, 3000), threshold=st.floats(0, 3), seed=st.integers(0, 100), bits=st.sampled_from((16, 32)))
 def test_any_size(numel, threshold, seed, bits):
     """There and back, whatever coding is the shortest."""

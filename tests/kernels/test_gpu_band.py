@@ -10,11 +10,11 @@ from exact import awkward, normal
 from hypothesis import given, settings
 from on_gpu import (
     ANYWHERE,
-    CUDA,
     check,
     check_anywhere,
     check_momentum,
     check_steps,
+    examples,
     mostly,
     needs_triton,
 )
@@ -52,7 +52,7 @@ def test_rows_of_any_kind(filled, rounds):
     check(gradwire.codec(f"mstopk(ratio=0.05, rounds={rounds})"), x, ((0, 1500),), 1, (0.3, 1.0, True))
 
 
-@settings(max_examples=3 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(3, 200), deadline=None)
 @given(**ANYWHERE)
 def test_any_shape(lengths, shards, seed):
     check_anywhere(gradwire.codec("mstopk(ratio=0.2, rounds=4)"), lengths, shards, seed, (0.3, 1.0, False))

@@ -7,7 +7,7 @@ import torch
 from exact import awkward, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, here, needs_triton, on_gpu
+from on_gpu import CUDA, back, examples, here, needs_triton, on_gpu
 
 from gradwire.codecs.sparsification import _sparse_payload
 from gradwire.kernels import backend
@@ -47,7 +47,7 @@ def test_bytes_and_back(cut, numel, count, coding):
     assert back(found).equal(indices)
 
 
-@settings(max_examples=8 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(8, 200), deadline=None)
 @given(numel=st.integers(1, 400), share=st.floats(0, 1), seed=st.integers(0, 99), coding=st.sampled_from(CODINGS))
 def test_any_set(numel, share, seed, coding):
     indices = subset(numel, round(share * numel), seed=seed)

@@ -12,7 +12,7 @@ import torch
 from exact import awkward, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import ANYWHERE, CUDA, check, check_anywhere, check_steps, here, needs_triton, on_gpu
+from on_gpu import ANYWHERE, CUDA, check, check_anywhere, check_steps, examples, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.codecs.quantization._tables import codebook
@@ -91,7 +91,7 @@ def test_gradients_of_16_bits_are_read_as_they_are(spec, dtype):
     check(codec_of(spec), normal(2, 700).to(dtype), ((0, 300), (301, 700)), 2, (0.3, 1.0, False))
 
 
-@settings(max_examples=10 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(10, 200), deadline=None)
 @given(spec=st.sampled_from(SPECS), **ANYWHERE)
 def test_any_shape(spec, lengths, shards, seed):
     check_anywhere(codec_of(spec), lengths, shards, seed, (0.3, 1.0, False))

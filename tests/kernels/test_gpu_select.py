@@ -13,7 +13,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, here, needs_triton, no_waiting, on_gpu
+from on_gpu import ANYWHERE, CUDA, back, check, check_anywhere, examples, here, needs_triton, no_waiting, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
@@ -87,7 +87,7 @@ def test_top(way, kind, share):
         assert found.cpu().equal(select.reference.top(x, k)), numel
 
 
-@settings(max_examples=4 if not CUDA else 50, deadline=None)
+@settings(max_examples=examples(4, 50), deadline=None)
 @given(
     values=st.lists(st.floats(width=32) | st.sampled_from([0.0, 1.0, -1.0, NAN]), min_size=1, max_size=60),
     data=st.data(),
@@ -202,7 +202,7 @@ def test_gradients_of_16_bits_are_read_as_they_are(way, dtype):
     check(gradwire.codec("topk(ratio=0.1)"), x, ((0, 300), (301, 700)), 1, None)
 
 
-@settings(max_examples=5 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(5, 200), deadline=None)
 @given(spec=st.sampled_from(SPECS), **ANYWHERE)
 def test_any_shape(spec, lengths, shards, seed):
     check_anywhere(gradwire.codec(spec), lengths, shards, seed, (0.3, 1.0, False))

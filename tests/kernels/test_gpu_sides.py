@@ -10,11 +10,11 @@ from exact import normal
 from hypothesis import given, settings
 from on_gpu import (
     ANYWHERE,
-    CUDA,
     check,
     check_anywhere,
     check_momentum,
     check_steps,
+    examples,
     here,
     mostly,
     needs_triton,
@@ -57,7 +57,7 @@ def test_rows_of_any_kind(filled):
         check(gradwire.codec("adaptivethreshold(ratio=0.05)"), x, ((0, 1500),), shards, (0.3, 1.0, True))
 
 
-@settings(max_examples=3 if not CUDA else 200, deadline=None)
+@settings(max_examples=examples(3, 200), deadline=None)
 @given(**ANYWHERE)
 def test_any_shape(lengths, shards, seed):
     check_anywhere(gradwire.codec("adaptivethreshold(ratio=0.2)"), lengths, shards, seed, (0.3, 1.0, False))

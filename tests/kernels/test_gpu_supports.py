@@ -9,7 +9,7 @@ import torch
 from exact import awkward, normal, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from on_gpu import CUDA, back, check_steps, here, needs_triton, on_gpu
+from on_gpu import back, check_steps, examples, here, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.codec import Codec
@@ -37,7 +37,7 @@ def support_of(k, seed, scattered):
     return Support(k, turn, draw if scattered else None)
 
 
-@settings(max_examples=8 if not CUDA else 300, deadline=None)
+@settings(max_examples=examples(8, 300), deadline=None)
 @given(numel=st.integers(1, 5000), share=st.floats(0, 1), seed=st.integers(0, 10**6), scattered=st.booleans())
 def test_values_go_to_the_indices_that_are_drawn(numel, share, seed, scattered):
     support = support_of(max(1, math.ceil(share * numel)), seed, scattered)

@@ -46,3 +46,16 @@ def test_two_streams_are_not_slower_than_both_after_each_other_by_much():
     for found in overlap.measure(plan):
         assert found.count >= 1
         assert -0.5 < found.hidden.middle < 1.2
+
+
+@pytest.mark.gpu
+@ON_GPU
+def test_a_pass_touches_nothing_but_its_own_tensors():
+    """A graph reads and writes by address: of tensors that were given back, it would overwrite the next owner's."""
+    passes = overlap._captured(Plan(model="resnet20", batch=8, codecs=("topk",)))
+    others = [torch.full((n,), 7.0, device="cuda") for n in (16, 64, 3 * 32 * 32 * 8, 1 << 20) for _ in range(200)]
+    counted = passes.module.get_buffer("bn1.num_batches_tracked")
+    before = int(counted)
+    passes.graph.replay()
+    assert int(counted) == before + 1
+    assert all(bool((t == 7).all()) for t in others)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwire.core.errors import ConfigError
 from gradwire.core.intervals import Interval, median
@@ -96,7 +96,7 @@ def measure(plan: Plan, on_codec: Callable[[], None] = lambda: None) -> Iterator
         on_codec: called after each.
     """
     with compute.arithmetic(plan.precision):
-        model = _captured(plan)
+        passes = _captured(plan)
         layout, tensors = encode.subject_layout(plan.model)
         x = encode.SCALE * torch.randn(1, layout.numel, device="cuda")
         out = torch.empty_like(x)
@@ -104,12 +104,20 @@ def measure(plan: Plan, on_codec: Callable[[], None] = lambda: None) -> Iterator
             engine = Engine(spec, tensors=tensors, workers=plan.workers)
             replayed, _ = encode.replays(engine, x, layout, out, plan.turns)
             if replayed is not None:
-                yield _turns(plan, spec, model, lambda: _step(engine, x, layout, out), encode.total(replayed))  # noqa: B023
+                yield _turns(plan, spec, passes, lambda: _step(engine, x, layout, out), encode.total(replayed))  # noqa: B023
             on_codec()
 
 
-def _captured(plan: Plan) -> torch.cuda.CUDAGraph:
-    """Forward and backward pass."""
+@dataclass(frozen=True)
+class _Passes:
+    """Forward and backward pass as a graph, and the tensors that it reads and writes: they must stay where they are."""
+
+    graph: torch.cuda.CUDAGraph
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+
+
+def _captured(plan: Plan) -> _Passes:
     module = step.build(plan.model, "cuda")
     inputs = step.example(plan.model, module, plan.batch, "cuda")
 
@@ -129,7 +137,7 @@ def _captured(plan: Plan) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         once()
-    return graph
+    return _Passes(graph, module, inputs)
 
 
 def _step(engine: Engine, x: Tensor, layout: Layout, out: Tensor) -> None:
@@ -137,9 +145,7 @@ def _step(engine: Engine, x: Tensor, layout: Layout, out: Tensor) -> None:
         encode.one_pass(engine, x, layout, out, Clock(encode.PHASES))  # the host's: it does not wait
 
 
-def _turns(
-    plan: Plan, spec: str, model: torch.cuda.CUDAGraph, own: Callable[[], None], alone: Sequence[float]
-) -> Measured:
+def _turns(plan: Plan, spec: str, model: _Passes, own: Callable[[], None], alone: Sequence[float]) -> Measured:
     lanes = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
 
     def turn(passes: int, steps: int) -> float:
@@ -148,7 +154,7 @@ def _turns(
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda._sleep(encode.AHEAD * PASSES + HOST * steps)  # type: ignore[no-untyped-call]
         begin.record()
-        for lane, work, count in ((lanes[0], model.replay, passes), (lanes[1], own, steps)):
+        for lane, work, count in ((lanes[0], model.graph.replay, passes), (lanes[1], own, steps)):
             lane.wait_stream(here)
             with torch.cuda.stream(lane):
                 for _ in range(count):
