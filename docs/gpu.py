@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gradwire.cli.bench.overlap import cells
 from gradwire.core.baselines import PLAIN
 from gradwire.core.intervals import ratio
 from gradwire.core.records import Record, load
-from gradwire.laboratory.bench import encode, iteration
+from gradwire.laboratory.bench import encode, iteration, overlap
 
 Source = Callable[[Path, Record], str]
 AIMS = {  # ms of the whole codec, four workers
@@ -40,6 +41,10 @@ graphs" is what a step takes of a GPU that is busy with the backward pass; "laun
 waits, so that the host counts. Kernels are held to the bits of their plain form (of matrix products, to what the tests
 state) in Triton's interpreter, and on an H200 as far as the [records of tests](../results/README.md) say.
 """
+OVERLAP = """
+Both are CUDA graphs in two streams, so that the GPU alone decides; exchanges are echoes. Where nothing hides, a step
+costs what the codec takes, whether it overlaps or not; below 0 the two would be in each other's way.
+"""
 
 
 def page(root: Path, source: Source) -> str:
@@ -51,6 +56,7 @@ def page(root: Path, source: Source) -> str:
         f"## Aims\n\n{_aims(records)}\n"
         f"## Beside other ways\n\n{_beside(records, 'resnet50')}\n"
         f"## Whole iterations\n\n{_iterations(root, source)}"
+        f"## Beside the backward pass\n{_overlap(root, source)}"
     )
 
 
@@ -155,4 +161,17 @@ def _iterations(root: Path, source: Source) -> str:
                 spread = f"{1e3 * q.p50:.2f} ({1e3 * q.p20:.2f}-{1e3 * q.p80:.2f})"
                 text += f"| {r.what['configuration']} | {spread} | {ratio(r.samples, ddp.samples)} | {work} |\n"
             text += "\n"
+    return text
+
+
+def _overlap(root: Path, source: Source) -> str:
+    """A codec's work in a stream of its own, beside forward and backward pass."""
+    text = OVERLAP
+    for path in sorted((root / "results").glob("overlap_*.jsonl")):
+        records = [r for r in load(path) if r.kind == overlap.KIND]
+        text += f"\n{source(path, records[-1])}\n"
+        text += "| model, batch | codec | ms a pass of the model | ms a step of the codec | side by side / one by one "
+        text += "| share that hides (95 %) |\n|---|---|---|---|---|---|\n"
+        for r in records:
+            text += f"| {r.what['model']}, {r.what['batch']} | {' | '.join(cells(r))} |\n"
     return text

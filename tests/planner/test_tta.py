@@ -156,6 +156,22 @@ def test_labels_tell_what_differs():
     assert labels(found) == ["fp16, learning_rate 0.4", "fp16, learning_rate 0.1", "none"]
 
 
+def test_a_codec_has_one_row_at_the_rate_that_was_chosen():
+    found = utility(
+        runs(
+            *(training(seed=seed) for seed in (0, 1)),
+            training(learning_rate=0.1, quality=(80.0, 90.0, 99.0)),  # one lucky seed
+            training("none", learning_rate=0.1, quality=(80.0, 85.0, 88.0)),
+            training("none"),
+        ),
+        None,
+    )
+    assert {row.label: row.group.first.what["learning_rate"] for row in found.rows} == {"fp16": 0.4, "none": 0.4}
+    assert found.assumptions == (
+        "of several learning rates, the one with most seeds and then the best is shown: 0.4 of fp16, none",
+    )
+
+
 # -------------------------------------------------------------------- clocks
 
 

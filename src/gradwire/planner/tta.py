@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -173,9 +173,20 @@ def groups(runs: Iterable[Run]) -> list[Group]:
     """Runs that differ in nothing but their seed, each seed's latest, in the order of the first."""
     found: dict[str, list[Run]] = {}
     for run in latest(runs):
-        key = json.dumps({k: v for k, v in run.what.items() if k != "seed"}, sort_keys=True)
-        found.setdefault(key, []).append(run)
+        found.setdefault(_but_for(run, "seed"), []).append(run)
     return [Group(tuple(sorted(alike, key=lambda run: run.seed))) for alike in found.values()]
+
+
+def _by_rate(found: Iterable[Group]) -> list[list[Group]]:
+    """Groups that differ in nothing but the learning rate, in the order of the first."""
+    alike: dict[str, list[Group]] = {}
+    for group in found:
+        alike.setdefault(_but_for(group.first, "seed", "learning_rate"), []).append(group)
+    return list(alike.values())
+
+
+def _but_for(run: Run, *names: str) -> str:
+    return json.dumps({k: v for k, v in run.what.items() if k not in names}, sort_keys=True)
 
 
 def tuned(found: Iterable[Group]) -> Group:
@@ -230,7 +241,8 @@ def utility(
             ", ".join(f"{n} {v}" for n, v in zip(SETUP, key, strict=True) if v is not None) for key in kinds
         )
         raise ConfigError(f"tta: runs of one set-up can be compared, got {len(kinds)}: {told or 'no run'}; choose one")
-    found = groups(runs)
+    rates = _by_rate(groups(runs))
+    found = [tuned(each) for each in rates]
     run = found[0].first
     reference = next((g for g in found if g.first.codec == baseline and g.first.controller is None), None)
     if reference is None and not targets:
@@ -255,8 +267,18 @@ def utility(
         baseline=baseline,
         targets=tuple(goals),
         rows=tuple(replace(row, rank=number) for number, row in enumerate(ranked, start=1)),
-        assumptions=() if clock is None else tuple(clock.assumptions()),
+        assumptions=(*_tuning(rates), *(() if clock is None else clock.assumptions())),
     )
+
+
+def _tuning(rates: Iterable[Sequence[Group]]) -> Iterator[str]:
+    """What to know where some were trained at several rates."""
+    names: dict[float, list[str]] = {}
+    for group in (tuned(each) for each in rates if len(each) > 1):
+        names.setdefault(group.first.what["learning_rate"], []).append(group.name)
+    if names:
+        told = "; ".join(f"{rate:g} of {', '.join(which)}" for rate, which in names.items())
+        yield f"of several learning rates, the one with most seeds and then the best is shown: {told}"
 
 
 def labels(found: Sequence[Group]) -> list[str]:

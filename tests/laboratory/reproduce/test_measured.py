@@ -6,6 +6,9 @@ import pytest
 from stand_in import record
 
 from gradwire.laboratory.reproduce import measured
+from gradwire.laboratory.reproduce.claims import utility_counts
+from gradwire.laboratory.reproduce.evidence import Evidence
+from gradwire.laboratory.reproduce.study import Study
 
 
 def collective(hosts, decode, peak, strategy="all_gather", codec="signsgd"):
@@ -48,6 +51,23 @@ def test_overlapped_over_sequential_pairs_of_one_run():
     finding = measured.overlapped_compression(records)
     assert finding.text == "1 of 1 pairs on CPUs are slower overlapped; 1.50 to 1.50 times"
     assert measured.overlapped_compression(records[:1]) is None
+
+
+def test_of_two_streams_the_most_that_hides_decides():
+    def beside(model, codec, hidden):
+        outcome = {"hidden": hidden, "hidden_interval": [hidden - 0.1, hidden + 0.1]}
+        return record("overlap", {"model": model, "codec": codec}, 0.1, outcome)
+
+    records = [beside("m", "topk", 0.1), beside("n", "thc", 0.35), beside("n", "topk", -0.2)]
+    finding = measured.two_streams(records)
+    assert (finding.value, finding.low, finding.high) == pytest.approx((0.35, 0.25, 0.45))
+    assert finding.text.startswith("of encoding's time -0.20 (topk beside n) to 0.35 (thc beside n) hides")
+    assert measured.two_streams([]) is None
+
+    (claim,) = (c for c in utility_counts.CLAIMS if c.id.endswith("P1"))
+    for hidden, verdict in ((0.3, "reproduced"), (0.45, "open"), (0.7, "not reproduced")):
+        evidence = Evidence(study=Study(records=[beside("m", "topk", hidden)]))
+        assert claim.check(evidence).verdict == verdict
 
 
 def test_overlap_of_ddp_against_what_it_would_take_alone():

@@ -24,7 +24,7 @@ from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
 from gradwire.planner.tta import COMPARABLE_SHARE, Group, groups, setups, slack, tuned
 
-CHECKED = ("accuracy", "collective", "encode", "step", "validation")  # what files of records begin with
+CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "validation")  # what files of records begin with
 STRONG = 0.7  # a rank correlation from here on is a strong one
 
 

@@ -30,7 +30,6 @@ PAPER_ERROR = 0.137  # the study's own largest error, section 4.1
 USUAL_ERROR = 0.018  # and its median
 ALONE = "no cluster of V100 GPUs"
 BY_FORMULA = f"{ALONE}, the study's formula with inputs solved from other claims of it speaks alone"
-BY_RECORDS = f"{ALONE}, but emulated hosts on CPUs"
 BY_MODEL = f"{ALONE}, our model speaks alone"
 
 
@@ -138,7 +137,9 @@ class Numbers:
         found = asked.measured
         if found is not None and found.value is not None:
             holds = self._unanimous([v for v in (found.low, found.value, found.high) if v is not None])
-            return judge(holds, self._by("our records", found.value), self._wanted, differs=BY_RECORDS)
+            return judge(
+                holds, self._by("our records", found.value), self._wanted, differs=f"{ALONE}, but {found.where}"
+            )
         if asked.ours is not None:
             return judge(self.holds(asked.ours), self._by("our model", asked.ours), self._wanted, differs=BY_MODEL)
         return Judged(Verdict.OPEN, "-", "" if self.remark else "Nothing that we have can compute it.")
