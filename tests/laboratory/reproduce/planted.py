@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from stand_in import study
+from stand_in import record, study
 
 from gradwire.laboratory.reproduce import grace, throughput
 from gradwire.laboratory.reproduce.claims import grace_speed
@@ -20,8 +20,8 @@ SWITCH = {"epoch": 1, "parameter": "*", "from": "powersgd(rank=1)", "to": "power
 FULL, PARTIAL, EXACT = of_throughput.FULL, of_throughput.PARTIAL, of_throughput.EXACT_SUMS
 
 
-def evidence(records=(), **more):
-    return Evidence([("some.jsonl", r) for r in records], study=study(), **more)
+def evidence(records=(), encoded=(), **more):
+    return Evidence([("some.jsonl", r) for r in records], study=study(encoded), **more)
 
 
 def ending(codec, quality, **changes):
@@ -207,6 +207,21 @@ def published(**factors):
     return {"throughput": lambda model, s: (s.rounds_per_second[model] * factors.get(s.label, 1.0), True)}
 
 
+def encoding(shares, factor=1.0):
+    """As long as these percent of the published step, or a factor of it."""
+    return [
+        record(
+            "encode",
+            {"model": {throughput.BERT: "bert-large", throughput.VGG19: "vgg19"}[model], "codec": setting.codec},
+            1.0,
+            {"graphs_seconds": {"encode": factor * percent / 100 / setting.rounds_per_second[model]}},
+        )
+        for model, setting, percent in shares
+    ]
+
+
+SELECTION = [(m, s, throughput.TOPK_OVERHEAD[m][s.bits[m]]) for m in throughput.TOPK_OVERHEAD for s in TOPK]
+ORTHOGONAL = [(m, POWERSGD[3], percent) for m, percent in throughput.ORTHOGONALIZATION.items()]
 ALL_SETTINGS = [*throughput.BASELINES, *TOPK, *TOPKC, *throughput.THC, *POWERSGD]
 THROUGHPUT = {
     "T-proxy": (
@@ -244,6 +259,11 @@ THROUGHPUT = {
         evidence(images((TOPKC[0], 80.0), (TOPKC[2], 90.0))),
         evidence(images((TOPKC[0], 90.0), (TOPKC[2], 80.0))),
     ),
+    "T-overhead": (
+        evidence(encoded=encoding(SELECTION)),
+        evidence(encoded=[*encoding(SELECTION[:1], 0.4), *encoding(SELECTION[1:])]),
+    ),
+    "T-orthogonalization": (evidence(encoded=encoding(ORTHOGONAL)), evidence(encoded=encoding(ORTHOGONAL, 2.1))),
     "T-saturation-throughput": (evidence(**published()), evidence(**published(**{FULL.label: 0.3}))),
     "T-partial-throughput": (evidence(**published()), evidence(**published(**{PARTIAL.label: 0.3}))),
     "T-rotation-share": (evidence(**published()), evidence(**published(**{FULL.label: 0.3}))),

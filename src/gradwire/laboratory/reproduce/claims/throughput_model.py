@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gradwire.core.records import Record
 from gradwire.laboratory.reproduce import throughput as paper
 from gradwire.laboratory.reproduce.claim import Judged, Sure, all_of, at_least, at_most, judge, left_open
 from gradwire.laboratory.reproduce.evidence import Evidence
@@ -22,6 +23,8 @@ SAME_BITS = 0.01  # of published bits an element, for ours to be the same
 HALF = 0.6  # of r = 1's throughput that r = 64 may have, to be called nearly half
 FACTOR = 2.0  # a share is like a published one from half of it to twice it
 MODELLED = "rounds a second are modelled, with an H200's codecs"
+OUR_KERNELS = "an H200 and other kernels than theirs"
+MEASURED_AS = {BERT: "bert-large", VGG19: "vgg19"}  # whose gradients were encoded; theirs has fewer classes
 
 Check = Callable[[Evidence], Judged]
 
@@ -77,14 +80,50 @@ halves = _asked(
 )
 
 
-def _like(model: str, found: float, noise: float) -> Sure:
-    published = paper.ROTATION[model] / 100
-    return all_of([at_least(1 - found, published / FACTOR, noise), at_most(1 - found, FACTOR * published, noise)])
+def _alike(found: float, published: float, noise: float = 0.0) -> Sure:
+    return all_of([at_least(found, published / FACTOR, noise), at_most(found, FACTOR * published, noise)])
 
 
 rotation = _asked(
-    [(FULL, UNROTATED)], _like, True, "THC with and without rotation", f"Their shares to a factor of {FACTOR:g}."
+    [(FULL, UNROTATED)],
+    lambda model, found, noise: _alike(1 - found, paper.ROTATION[model] / 100, noise),
+    True,
+    "THC with and without rotation",
+    f"Their shares to a factor of {FACTOR:g}.",
 )
+
+
+def part(shares: Sequence[tuple[str, Setting, float]], what: str) -> Check:
+    """Whether a codec takes such a share of their step as they found for its heaviest part.
+
+    Args:
+        shares: their model, their setting, and the percent of a step that they found.
+        what: the part.
+    """
+
+    def check(evidence: Evidence) -> Judged:
+        known = {(r.what.get("model"), r.what["codec"]): r for r in evidence.study.records if _as_graphs(r)}
+        told, answers = [], list[Sure]()
+        for name, setting, percent in shares:
+            record = known.get((MEASURED_AS[name], setting.codec))
+            if record is not None:
+                whole = sum(record.outcome["graphs_seconds"].values()) * setting.rounds_per_second[name]
+                answers.append(_alike(whole, percent / 100))
+                told.append(f"{name}, {setting.label}: {100 * whole:.1f} % (theirs {percent:g} %)")
+        if not answers:
+            return left_open(f"times on a GPU of codecs with {what}")
+        why = f"Their shares of {what} to a factor of {FACTOR:g} were wanted of the whole codec, in each."
+        return judge(all_of(answers), "; ".join(told), why, differs=OUR_KERNELS)
+
+    return check
+
+
+def _as_graphs(record: Record) -> bool:
+    return record.kind == "encode" and "graphs_seconds" in record.outcome
+
+
+selection = part([(n, s, paper.TOPK_OVERHEAD[n][s.bits[n]]) for n in (BERT, VGG19) for s in paper.TOPK], "selection")
+orthogonalization = part([(n, POWERSGD[3], paper.ORTHOGONALIZATION[n]) for n in (BERT, VGG19)], "orthogonalisation")
 
 
 def bits(model: str, codec: str) -> float | None:
