@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from gradwire.core import environment
 from gradwire.core.baselines import CODEC_OF
 from gradwire.core.codec import codecs
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import to_spec
-from gradwire.laboratory.bench import environment
 from gradwire.laboratory.bench.collective import WIDTH
 from gradwire.laboratory.bench.step import OWN, build, example
 from gradwire.planner import calibrate
