@@ -335,6 +335,12 @@ class Stopwatch:
 
     Args:
         device: whose progress counts.
+
+    >>> watch = Stopwatch(torch.device("cpu"))
+    >>> watch.mark(), watch.mark(), watch.mark()
+    (None, None, None)
+    >>> watch.steps, watch.median(thrown_away=1) > 0
+    (2, True)
     """
 
     def __init__(self, device: torch.device) -> None:

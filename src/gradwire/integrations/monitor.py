@@ -145,7 +145,7 @@ class Monitor:
         step.sent_bytes = self._last.sent_bytes - before.sent_bytes
         if self._last.parts is not None and before.parts is not None:
             step.parts = tuple(b - a for a, b in zip(before.parts, self._last.parts, strict=True))
-        if self._count > WARM_UP:
+        if self._count > WARM_UP + 1:
             self._waiting.append(step)
         while self._waiting and self._waiting[0].known:
             self._take(self._waiting.popleft())

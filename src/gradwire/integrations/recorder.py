@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -57,12 +58,17 @@ class Recorder:
                 "hidden_seconds": window.hidden,
                 "exposed_seconds": window.exposed,
                 "parts_seconds": window.parts,
-                "residual_norm": window.residual_norm,
-                "nmse": window.nmse,
+                "residual_norm": _finite(window.residual_norm),
+                "nmse": _finite(window.nmse),
                 "skipped_steps": window.skipped_steps,
             },
         )
         append(self._path, [record])
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no numbers for what a training that diverges may have."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def described(workers: int, model: str, about: Mapping[str, Any]) -> dict[str, Any]:
