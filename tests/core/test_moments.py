@@ -7,32 +7,9 @@ import torch
 
 from gradwire.core import moments
 from gradwire.core.moments import Exchanged, moment, reached, seconds_between, wait_for
+from stream_events import StreamEvent
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-
-
-class StreamEvent:
-    """An event that is over once the device has come so far."""
-
-    launched, done, waits = 0.0, 0.0, 0  # milliseconds
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        self.at = StreamEvent.launched
-
-    def query(self) -> bool:
-        return self.at <= StreamEvent.done
-
-    def synchronize(self) -> None:
-        StreamEvent.waits += 1
-        StreamEvent.done = max(StreamEvent.done, self.at)
-
-    def elapsed_time(self, end: StreamEvent) -> float:
-        assert self.query()
-        assert end.query()
-        return end.at - self.at
 
 
 def test_on_a_cpu_a_moment_is_past_at_once():
@@ -43,6 +20,7 @@ def test_on_a_cpu_a_moment_is_past_at_once():
 
 
 def test_on_a_gpu_nobody_waits_until_asked_to(monkeypatch):
+    StreamEvent.reset()
     monkeypatch.setattr(torch.cuda, "Event", StreamEvent)
     first = moment(GPU)
     StreamEvent.launched = 20.0

@@ -57,3 +57,20 @@ def test_one_measured_step_gives_the_errors_that_stats_tell(pool: Pool) -> None:
     layers, stats, _ = pool.run(2, trained, "topk(ratio=0.05)", {"nmse_every": 100, "tensors": "all"})[0]
     assert layers.step == 0
     assert min(layer.error for layer in layers) ** 2 <= stats["nmse"] <= max(layer.error for layer in layers) ** 2
+
+
+def trained_by_itself(rank: int) -> tuple[str, Layers]:
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.01)
+    handle = gradwire.attach(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), range(20))
+    return repr(handle), handle.layers()
+
+
+@pytest.mark.dist
+def test_under_the_autopilot_they_are_of_the_codec_whose_turn_it_is(pool: Pool) -> None:
+    shown, layers = pool.run(2, trained_by_itself)[0]
+    first, now, *_ = shown.splitlines()
+    assert first.startswith("gradwire.Autopilot: is trying, among none, ")
+    assert first.endswith("; 2 ranks, 20 steps, 0 trials")
+    codec = layers["2.weight"].codec
+    assert now.startswith(f"now gradwire.Handle: {codec}, ")

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.core.moments import Exchanged, moment
 from gradwire.core.records import load
-from gradwire.integrations.monitor import WARM_UP
+from gradwire.integrations.monitor import WARM_UP, Monitor, Progress
 from gradwire.integrations.window import Window
 from gradwire.tracing import trace
 from gradwire.trackers import open_tracker
+from stream_events import StreamEvent
 
 STEPS, EVERY = 21, 10
 SHAPES = [(n, tuple(p.shape)) for n, p in network().named_parameters()]
@@ -284,3 +286,37 @@ def test_a_window_in_words_and_as_curves() -> None:
     alone = Window(step=1, codec="topk", seconds=(0.02,), sent_bytes=0.0, plain_bytes=0.0)
     assert alone.sentence == "step 1: topk sends nothing; a step takes 20 ms"
     assert "gradwire/compression_ratio" not in alone.values
+
+
+class FakeBucket:
+    """The only bucket of a step."""
+
+    def index(self) -> int:
+        return 0
+
+    def buffer(self) -> Tensor:
+        return torch.zeros(1000)
+
+
+def test_on_a_gpu_nobody_waits_and_late_moments_count_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is two steps behind the host."""
+    StreamEvent.reset()
+    monkeypatch.setattr(torch.cuda, "Event", StreamEvent)
+    device, told = torch.device("cuda"), list[Window]()
+    steps = 0
+
+    def progress() -> Progress:
+        marks = [moment(device) for _ in range(3)]
+        return Progress(steps, 100.0 * steps, None, Exchanged(*marks))
+
+    stats = {"codec": "topk", "residual_norm": None, "nmse": None, "skipped_steps": 0}
+    monitor = Monitor(progress, lambda: stats, 10, [told.append], [], device, 2, judges=True)
+    for steps in range(21):
+        StreamEvent.launched, StreamEvent.done = 20.0 * steps, 20.0 * (steps - 2)
+        monitor.on_bucket(FakeBucket())  # type: ignore[arg-type]
+    assert StreamEvent.waits == 0
+    assert [(w.step, len(w.seconds)) for w in told] == [(10, 10 - WARM_UP - 2), (20, 10)]
+    assert set(told[1].seconds) == {0.02}
+    assert (told[1].sent_bytes, told[1].plain_bytes, told[1].parts) == (100.0, 4000.0, None)
+    assert (told[1].hidden, told[1].exposed) == (0.0, 0.0)
+    assert not monitor._timed

@@ -137,14 +137,14 @@ class Handle:
     def __repr__(self) -> str:
         """What it does, in a few lines. Nobody waits for it."""
         about, units = self._about(), len(self._units.plan)
-        sent = self._session.sent_bytes / self._session.steps if self._session.steps else 0
-        told = sending(sent, self._plain_bytes) if sent else "has sent nothing yet"
-        found = f"{len(self._shapes)} tensors of {about['elements']:,} elements"
+        sent = self._session.sent_bytes / self._session.steps if self._session.steps else 0.0
+        ranks = f"{about['workers']} rank{'s' * (about['workers'] != 1)}"
+        where = f", in {units} unit{'s' * (units != 1)}" if units else ""
         return (
-            f"gradwire.{type(self).__name__}: {about['configuration']}, memory {about['memory']}, strategy "
-            f"{about['strategy']}, mode {self.mode}\n"
-            f"  {about['workers']} ranks, {self.engine.step} steps; {found}{f', in {units} units' if units else ''}\n"
-            f"  {'sends ' if sent else ''}{told}"
+            f"gradwire.Handle: {about['configuration']}, memory {about['memory']}, strategy {about['strategy']}, mode "
+            f"{self.mode}\n  {ranks}, {self.engine.step} steps; {len(self._shapes)} tensors of {about['elements']:,} "
+            f"elements{where}\n"
+            f"  sends {sending(sent, self._plain_bytes) if sent else 'nothing yet'}"
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class Seen:
     """One step, on the way from moments to seconds."""
 
     begun: Moment
-    buckets: list[tuple[Moment, int]] = field(default_factory=list)  # when, and what plain DDP would send
+    plain_bytes: int = 0  # that plain DDP would send
+    arrivals: list[tuple[Moment, int]] = field(default_factory=list)  # of buckets: when, and their part of that
     ended: Moment | None = None
     exchanged: Exchanged | None = None
     sent_bytes: float = 0.0
@@ -72,7 +73,7 @@ class Seen:
             computed=seconds_between(self.begun, found.computed),
             exposed=found.exposed,
             exchanging=found.exchanging,
-            arrivals=tuple((seconds_between(self.begun, at), float(size)) for at, size in self.buckets),
+            arrivals=tuple((seconds_between(self.begun, at), float(size)) for at, size in self.arrivals),
             bytes_per_second=found.bytes_per_second,
         )
 
@@ -104,7 +105,8 @@ class Monitor:
         judges: bool,
     ) -> None:
         self._progress, self._stats, self._every, self._listeners = progress, stats, every, listeners
-        self._closers, self._device, self._workers, self._judges = closers, device, workers, judges
+        self._closers, self._device, self._workers = closers, device, workers
+        self._judges = judges and device.type == "cpu"  # on a GPU threads only launch, and their time says nothing
         self._last = progress()
         self._step: Seen | None = None  # that is under way
         self._waiting: deque[Seen] = deque()  # ended, but not all their moments are past
@@ -114,26 +116,30 @@ class Monitor:
         self._ended = False
 
     def on_bucket(self, bucket: GradBucket) -> None:
-        """A bucket is there; the first one begins a step.
+        """Look at a bucket that is ready; the first one begins a step.
 
         Args:
             bucket: whose gradients are ready.
         """
-        if self._ended:
-            return
+        if not self._ended:
+            self._guarded(lambda: self._see(bucket))
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """What goes wrong here, a disk that is full, say, is no reason to end a training."""
         try:
-            self._see(bucket)
-        except Exception as problem:  # of a disk that is full, say: that is no reason to end a training
+            look()
+        except Exception as problem:
             self._ended = True
             log.warning("gradwire: this training goes on, but is not watched any more: %r", problem)
 
     def _see(self, bucket: GradBucket) -> None:
-        now = moment(self._device)
         if bucket.index() == 0:
-            self._begin(now)
+            self._begin(moment(self._device))
         assert self._step is not None, "buckets come in order"
         plain = Sum(bucket.buffer()[None]).sent_bytes(self._workers, 0)
-        self._step.buckets.append((now, plain))
+        self._step.plain_bytes += plain
+        if self._judges:
+            self._step.arrivals.append((moment(self._device), plain))
 
     def _begin(self, now: Moment) -> None:
         """The last step has ended; tell what was seen, if it is time."""
@@ -171,10 +177,10 @@ class Monitor:
     def close(self) -> None:
         """Tell what is left, and close what was opened; once."""
         if not self._ended:
-            self._ended = True
-            self.tell()
-            for close in self._closers:
-                close()
+            self._guarded(self.tell)
+        self._ended, closers, self._closers = True, self._closers, ()
+        for close in closers:
+            close()
 
     def _made(self, steps: list[Seen]) -> Window:
         stats = self._stats()
@@ -185,7 +191,7 @@ class Monitor:
             codec=stats["codec"],
             seconds=tuple(s.seconds for s in steps),
             sent_bytes=sum(s.sent_bytes for s in steps) / len(steps),
-            plain_bytes=sum(size for s in steps for _, size in s.buckets) / len(steps),
+            plain_bytes=sum(s.plain_bytes for s in steps) / len(steps),
             hidden=quantile([e.hidden for e in exchanges], 0.5) if exchanges else None,
             exposed=quantile([e.exposed for e in exchanges], 0.5) if exchanges else None,
             parts={name: sum(p[i] for p in spent) / len(spent) for i, name in enumerate(PARTS)} if spent else None,
