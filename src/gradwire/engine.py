@@ -102,7 +102,8 @@ class Engine(Steps):
             squares = None if errors is None else errors.total
         else:
             squares = yield from self._reduce_by_node(x, split, used, out, writes)
-            flags, errors = (nonfinite_flag(out),), None
+            flags = (nonfinite_flag(out),)
+            errors = None
         return UnitResult(out, flags if self.keeps_anything else (), squares, writes, errors)
 
     def _reduce_by_node(
