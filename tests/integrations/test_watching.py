@@ -222,7 +222,9 @@ def refuse(rank: int, folder: str) -> list[str]:
         {"about": {"network": "fast"}},
         {"about": {"loss": torch.nn.MSELoss}},
     ]
-    return [message(gradwire.GradwireError, handle.watch, log=False, **case) for case in cases]
+    told = [message(gradwire.GradwireError, handle.watch, log=False, **case) for case in cases]
+    handle.detach()
+    return [*told, message(gradwire.Incompatible, handle.watch)]
 
 
 @pytest.mark.dist
@@ -239,6 +241,7 @@ def test_bad_requests_get_a_sentence(pool: Pool, tmp_path: Path) -> None:
         "watch: `hosts` must be a number of hosts that 2 ranks fill evenly, got 3",
         "gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got 'fast'",
         "watch: `about` goes into records, so it must be ready for JSON: Object of type type is not JSON serializable",
+        "watch: this handle is not attached any more; attach again, and watch with that handle",
     ]
 
 

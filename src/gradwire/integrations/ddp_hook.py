@@ -93,9 +93,14 @@ def slot_of(model: DistributedDataParallel) -> Slot:
 
 def release(model: DistributedDataParallel, handle: Attached) -> None:
     """Take `handle` from the model's hook, if it is there."""
-    if _slots[model].handle is handle:
+    if attached(model, handle):
         _slots[model].handle = None
         watch(model, None)
+
+
+def attached(model: DistributedDataParallel, handle: Attached) -> bool:
+    """Whether `handle` takes the model's buckets."""
+    return _slots[model].handle is handle
 
 
 def watch(model: DistributedDataParallel, watching: Watching | None) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.core.errors import ConfigError
+from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
 from gradwire.core.units import format_bytes
@@ -120,6 +121,9 @@ def dry_run(model: nn.Module, make: Callable[..., Engine], mode: str, workers: i
     else:
         parameters = {name: p for name, p in found.named_parameters() if p.requires_grad}
         cap = CAP_BYTES
+
+    for name, parameter in parameters.items():
+        check_gradient(name, parameter)
 
     def fresh() -> Engine:
         with warnings.catch_warnings():

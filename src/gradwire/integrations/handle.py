@@ -23,7 +23,7 @@ from gradwire.core.errors import ConfigError, Incompatible
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
 from gradwire.engine import Engine
-from gradwire.integrations.ddp_hook import release, watch
+from gradwire.integrations.ddp_hook import attached, release, watch
 from gradwire.integrations.ddp_units import Units
 from gradwire.integrations.layers import Layers, layers_of
 from gradwire.integrations.monitor import Monitor, Progress
@@ -258,8 +258,8 @@ class Handle:
         """
         Check("watch").integer("every", every, 1)
         model = self._model()
-        if model is None:
-            raise Incompatible("watch: the model that this handle was attached to is gone")
+        if model is None or not attached(model, self):
+            raise Incompatible("watch: this handle is not attached any more; attach again, and watch with that handle")
         about = described(self.engine.workers, type(unwrapped(model.module)).__name__, about or {})
         if self.engine.ranks[0] != 0:
             return

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import GradBucket
 
-from gradwire.core.exchange import Sum
 from gradwire.core.moments import Exchanged, Moment, moment, reached, seconds_between
 from gradwire.core.records import quantile
+from gradwire.integrations.parameters import plain_bytes
 from gradwire.integrations.payoff import Timed, judge
 from gradwire.integrations.window import Window
 
@@ -107,6 +107,7 @@ class Monitor:
         self._progress, self._stats, self._every, self._listeners = progress, stats, every, listeners
         self._closers, self._device, self._workers = closers, device, workers
         self._judges = judges and device.type == "cpu"  # on a GPU threads only launch, and their time says nothing
+        self._plain: dict[int, int] = {}  # what plain DDP sends of a bucket of so many bytes
         self._last = progress()
         self._step: Seen | None = None  # that is under way
         self._waiting: deque[Seen] = deque()  # ended, but not all their moments are past
@@ -136,7 +137,9 @@ class Monitor:
         if bucket.index() == 0:
             self._begin(moment(self._device))
         assert self._step is not None, "buckets come in order"
-        plain = Sum(bucket.buffer()[None]).sent_bytes(self._workers, 0)
+        buffer = bucket.buffer()
+        if (plain := self._plain.get(buffer.nbytes)) is None:
+            plain = self._plain[buffer.nbytes] = plain_bytes([buffer], self._workers)
         self._step.plain_bytes += plain
         if self._judges:
             self._step.arrivals.append((moment(self._device), plain))
@@ -162,6 +165,7 @@ class Monitor:
         self._window.append(step)
         if self._judges and (timed := step.timed) is not None:
             self._timed.append(timed)
+        step.arrivals.clear()  # a window may be long
 
     def tell(self) -> None:
         """Tell all listeners what the steps since the last time showed."""
