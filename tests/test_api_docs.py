@@ -42,6 +42,8 @@ MODULES = [
     "gradwire.integrations.checks",
     "gradwire.integrations.ddp",
     "gradwire.integrations.handle",
+    "gradwire.integrations.payoff",
+    "gradwire.integrations.window",
     "gradwire.integrations.trial",
     "gradwire.integrations.local_steps",
     "gradwire.planner.questions",

@@ -46,7 +46,9 @@ MAY_IMPORT = {
     "laboratory.report": {"core", "planner"},
     "laboratory.reproduce": {"core", "planner"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
-    "integrations": {"core", "memory", "adaptive", "engine", "checkpoint", "session", "planner"},
+    "integrations": {
+        *("core", "memory", "adaptive", "engine", "checkpoint", "session", "tracing", "trackers", "planner"),
+    },
     "laboratory.bench": {
         "core",
         "kernels",
@@ -96,7 +98,7 @@ OUTSIDE = {
     ],
     "torch.multiprocessing": ["laboratory/bench/*.py"],
     "multiprocessing": ["laboratory/bench/*.py"],
-    "subprocess": ["diagnosis/job.py", "laboratory/bench/*.py", "core/records.py", "laboratory/hosts/*.py"],
+    "subprocess": ["diagnosis/job.py", "laboratory/bench/*.py", "core/environment.py", "laboratory/hosts/*.py"],
     "typer": ["cli/*.py", "cli/bench/*.py"],
     "rich": ["cli/*.py", "cli/bench/*.py"],
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],

@@ -22,6 +22,7 @@ from gradwire.core.codec import Carrier, Codec, Combine, Strategy
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Team, within
 from gradwire.core.layout import Layout, Segment, Split
+from gradwire.core.registry import to_spec
 from gradwire.core.slots import Piece
 from gradwire.core.state import Store, Transaction
 from gradwire.core.window import spans
@@ -88,6 +89,11 @@ class SetUp:
     def store(self) -> Store:
         """What the first workers of this process keep."""
         return self.groups[0].store
+
+    @property
+    def strategy_spec(self) -> str:
+        """As `Engine` was told."""
+        return to_spec(self.strategy) if self.strategy else MEASURED if self.measured else "auto"
 
     @property
     def teams(self) -> list[Team]:

@@ -269,6 +269,12 @@ class Transaction:
         """The slots that were written, what they hold now, and what they will hold."""
         return tuple((slot, slot.current, pending) for slot, pending in self._pending.items())
 
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of these parameters from step to step: two buffers of each slot, and matrices."""
+        slots = sum(2 * pending.nbytes for pending in self._pending.values())
+        return slots + sum(entry.tensor.nbytes for entry in self._named.values() if entry is not None)
+
     def again(self) -> Transaction:
         """Another one that writes the same slots: what was launched to fill them is launched again."""
         other = Transaction(self.store, self.rows)

@@ -80,6 +80,15 @@ def accuracy(codec, value, **where):
     return record("accuracy", what, value, {"epochs": 3, "curve": [1, 2]}, unit="share of images", **where)
 
 
+def training(step, seconds, *, model="net", codec="topk", exposed=0.004, rate=1e10, **where):
+    """One line of a user's own training."""
+    what = {"model": model, "configuration": codec, "workers": 4, "batch": 8, "hosts": 4, "ranks_per_host": 1}
+    what |= {"bits_per_second": rate, "mode": "overlap", "strategy": "auto"}
+    outcome = {"step": step, "sent_bytes": 1e6, "plain_bytes": 4e7, "parts_seconds": None}
+    outcome |= {"hidden_seconds": exposed, "exposed_seconds": exposed}
+    return record("training", what, seconds, outcome, **where)
+
+
 def everything():
     """Some of each kind."""
     return [

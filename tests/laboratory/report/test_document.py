@@ -8,7 +8,20 @@ import subprocess
 import sys
 
 import pytest
-from invented import NASTY, Page, accuracy, collective, demo, encode, everything, prediction, record, run, step
+from invented import (
+    NASTY,
+    Page,
+    accuracy,
+    collective,
+    demo,
+    encode,
+    everything,
+    prediction,
+    record,
+    run,
+    step,
+    training,
+)
 
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import append
@@ -33,6 +46,7 @@ KINDS = {  # by itself -> the sections between verdict and provenance
     "encode": ([encode("signsgd", 0.01)], ["What encoding costs"]),
     "collective": ([collective("signsgd", 0.1)], ["One gradient"]),
     "demo": ([demo("fp32 DDP", 0.3), demo("efsignsgd", 0.1)], ["Demo"]),
+    "training": ([training(100, 0.05)], ["Your trainings"]),
 }
 
 
@@ -211,7 +225,7 @@ def test_files_without_records(tmp_path):
     fails(
         [path],
         "report: there is no record of a kind that a report shows (accuracy, collective, demo, encode, prediction, "
-        f"step), only 2 of kind tests; {make}",
+        f"step, training), only 2 of kind tests; {make}",
     )
 
 

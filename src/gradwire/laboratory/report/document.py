@@ -22,10 +22,12 @@ from gradwire.laboratory.report.sections import (
     provenance,
     scaling,
     steps,
+    trainings,
 )
 
 TITLE = "Does gradient compression pay?"
 SECTIONS = (  # in the order of the page, with the kind of record each is made of
+    (trainings.section, "training"),
     (steps.section, "step"),
     (scaling.section, "step"),
     (predictions.section, "prediction"),

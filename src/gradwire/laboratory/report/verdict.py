@@ -11,7 +11,7 @@ from gradwire.core.records import Record, quantile
 from gradwire.core.units import format_milliseconds
 from gradwire.laboratory.report.load import Sourced, machine, of_kind
 from gradwire.laboratory.report.page import Block, Section, Text
-from gradwire.laboratory.report.sections import demo
+from gradwire.laboratory.report.sections import demo, trainings
 from gradwire.laboratory.report.steps import Run, SetUp, Wins, count, is_baseline, label, main_sweep, runs
 from gradwire.planner.quality import IMAGES, SAFE, Standing, kind_of, standing
 
@@ -33,7 +33,11 @@ def section(sources: Sequence[Sourced]) -> Section:
     for where in dict.fromkeys(run.set_up.machine for run in counted):
         found = [r for r in counted if r.set_up.machine == where]
         blocks += [Text([f"**{where}**"]), Text(_of_machine(found), points=True)]
-    more = [*_demos(of_kind(sources, "demo")), *_predictions(of_kind(sources, "prediction"))]
+    more = [
+        *trainings.sentences(of_kind(sources, "training")),
+        *_demos(of_kind(sources, "demo")),
+        *_predictions(of_kind(sources, "prediction")),
+    ]
     more += _not_said(sources, counted)
     if more:
         blocks += [Text(["**Beside that**"]), Text(more, points=True)] if counted else [Text(more, points=True)]
