@@ -64,27 +64,35 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """What is there, but shown only when the reader opens it."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading and what follows it; `key` is its address in the page."""
+    """A heading and what follows it; `key` is its address in the page. Without `open`, the reader unfolds it."""
 
     key: str
     title: str
     blocks: Sequence[Block]
+    gist: str = ""  # beside the heading: what is inside
+    open: bool = False
 
 
-Block: TypeAlias = Text | Table | Choice | Chart | HeatMap | Bars
+Block: TypeAlias = Text | Table | Choice | Fold | Chart | HeatMap | Bars
 
 
 def of_pictures(title: str, pictures: Sequence[Picture]) -> str:
     """A page of pictures alone."""
-    return render(title, [Section("pictures", "", pictures)])
+    return render(title, [Section("pictures", "", pictures, open=True)])
 
 
 def render(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
     """The whole page."""
     hues = layout.hues(_pictures([b for s in sections for b in s.blocks]))
-    named = [s for s in sections if s.title]
-    links = "".join(f'<a href="#{escape(s.key)}">{escape(s.title)}</a>' for s in named)
     under = f'<p class="subtitle">{inline(subtitle)}</p>' if subtitle else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -94,8 +102,7 @@ def render(title: str, sections: Sequence[Section], *, subtitle: str = "") -> st
         f'<style id="picture-style">\n{_colours()}{asset("picture.css")}</style>\n'
         f"<style>\n{_dark()}</style>\n<script>{EARLY}</script>\n</head>\n<body>\n"
         f"<header><h1>{escape(title)}</h1>{under}</header>\n"
-        + (f'<nav aria-label="Sections">{links}</nav>\n' if len(named) > 1 else "")
-        + f"<main>\n{''.join(_section(s, hues) for s in sections)}</main>\n"
+        f"<main>\n{''.join(_section(s, hues) for s in sections)}</main>\n"
         f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
@@ -128,8 +135,16 @@ def asset(name: str) -> str:
 
 
 def _section(section: Section, hues: dict[str, int]) -> str:
-    heading = f"<h2>{escape(section.title)}</h2>\n" if section.title else ""
-    return f'<section id="{escape(section.key)}">\n{heading}{_blocks(section.blocks, hues)}</section>\n'
+    heading = f"<h2>{escape(section.title)}</h2>" if section.title else ""
+    heading += f' <span class="gist">{inline(section.gist)}</span>' if section.gist else ""
+    inside = _blocks(section.blocks, hues)
+    body = f"{heading}\n{inside}" if section.open else _folded(heading, inside, "fold chapter")
+    return f'<section id="{escape(section.key)}">\n{body}</section>\n'
+
+
+def _folded(summary: str, inside: str, kind: str = "fold") -> str:
+    """Closed until it is clicked; the script opens all for printing, and the one that the address names."""
+    return f'<details class="{kind}"><summary>{summary}</summary>\n{inside}</details>\n'
 
 
 def _blocks(blocks: Sequence[Block], hues: dict[str, int]) -> str:
@@ -141,6 +156,8 @@ def _block(block: Block, hues: dict[str, int]) -> str:
         return _text(block)
     if isinstance(block, Table):
         return _table(block)
+    if isinstance(block, Fold):
+        return _folded(inline(block.summary), _blocks(block.blocks, hues))
     return _choice(block, hues) if isinstance(block, Choice) else _figure(block, hues)
 
 
@@ -202,6 +219,8 @@ def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:
         if isinstance(block, Choice):
             for item in block.items:
                 yield from _pictures(item.blocks)
+        elif isinstance(block, Fold):
+            yield from _pictures(block.blocks)
         elif isinstance(block, Chart | HeatMap | Bars):
             yield block
 

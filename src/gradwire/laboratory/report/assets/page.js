@@ -62,9 +62,17 @@
   const marker = (s, x, y, r = 4) =>
     element("path", { d: MARKS[s.mark % MARKS.length](r), transform: `translate(${x} ${y})`, fill: colour(s) });
 
-  function sample(s, part) {
+  const over = (colour, percent) => `color-mix(in srgb, ${colour} ${percent}%, var(--ground))`;
+  const shaded = (shade) => over(`var(--${shade < 0 ? "bad" : "good"})`, Math.round(Math.abs(shade) * 70));
+  function tint(name, hollow) {
+    const mixed = over(name.hue === null ? "var(--muted)" : `var(--c${name.hue})`, 45);
+    return hollow ? `fill:var(--ground);stroke:${mixed};stroke-width:2.5` : `fill:${mixed}`;
+  }
+
+  function sample(s, kind) {
     const svg = element("svg", { width: 22, height: 12, "aria-hidden": "true" });
-    if (part) svg.append(element("rect", { x: 4, width: 14, height: 12, fill: `var(--p${s.hue})` }));
+    const style = kind === "bars" ? `fill:var(--p${s.hue})` : kind === "step" ? `fill:${shaded(s.shade)}` : kind === "heat" ? tint(s) : "";
+    if (style) svg.append(element("rect", { x: 4.5, y: 0.5, width: 13, height: 11, stroke: "var(--muted)", "stroke-width": 0.5, style }));
     else {
       const dash = s.role === "baseline" ? s.dash : undefined;
       if (!s.points) svg.append(element("path", { d: "M0 6H22", stroke: colour(s), "stroke-width": 2, "stroke-dasharray": dash }));
@@ -78,7 +86,7 @@
       this.figure = figure;
       this.data = JSON.parse(figure.querySelector("script").textContent);
       this.canvas = figure.querySelector(".canvas");
-      this.items = this.data.series || this.data.parts || [];
+      this.items = this.data.series || this.data.parts || this.data.names;
       this.hidden = new Set();
       this.tip = tag("div", { class: "tip", hidden: "", role: "status" });
       this.canvas.append(this.tip);
@@ -93,10 +101,16 @@
     }
 
     legend() {
-      const host = this.figure.querySelector(".legend");
+      const host = this.figure.querySelector(".legend"), { kind, y, label, steps, names } = this.data;
+      if (kind === "heat") host.append(tag("span", {}, `rows: ${y} · ${names.length ? "number" : "colour"}: ${label}`));
+      for (const [shade, text] of steps || []) {
+        const entry = tag("span");
+        entry.append(sample({ shade }, "step"), text);
+        host.append(entry);
+      }
       this.items.forEach((item, n) => {
         const button = tag("button", { type: "button", "aria-pressed": "true", title: item.note || "hide or show" });
-        button.append(sample(item, this.data.kind === "bars"), tag("span", {}, item.label));
+        button.append(sample(item, kind), tag("span", {}, item.label));
         button.addEventListener("click", () => {
           if (!this.hidden.delete(n)) this.hidden.add(n);
           button.setAttribute("aria-pressed", String(!this.hidden.has(n)));
@@ -281,25 +295,26 @@
     // ---------------------------------------------------------------- heat maps
 
     heat() {
-      const { xs, ys, shades, values, text } = this.data;
-      const left = Math.min(widest(ys) + 10, this.width * 0.36), cell = (this.width - left) / xs.length;
-      const fits = (t, size) => t && wide(t, size) < cell - 6;
-      const size = text.every((row) => row.every((t) => !t || fits(t, 11))) || this.narrow ? 11 : 9;
-      const two = text.some((row) => row.some((t) => fits(t, size)));
-      const row = two ? 44 : 30, top = 26;
-      this.label(0, 14, `rows: ${this.data.y} · colour: ${this.data.label}`, { class: "muted" });
+      const { xs, ys, shades, values, names, whose } = this.data;
+      const over = this.narrow && widest(ys) > this.width * 0.2 ? 18 : 0;  // names of rows above them
+      const left = over ? 0 : Math.min(widest(ys) + 10, this.width * 0.36), cell = (this.width - left) / xs.length;
+      const fits = (t, size) => wide(t, size) < cell - 6;
+      const two = names.length > 0 && names.every((n) => fits(n.label, 11));
+      const height = two ? 44 : 30, row = height + over, top = 4;
       this.cells = ys.map((name, r) => {
-        this.clipped(left - 10, top + r * row + row / 2 + 4, name);
+        if (over) this.label(0, top + r * row + 13, name);
+        else this.clipped(left - 10, top + r * row + row / 2 + 4, name);
         return xs.map((_, c) => {
-          const group = this.add("g", {}), shade = shades[r][c], [x, y] = [left + c * cell, top + r * row];
-          const mixed = shade === null ? undefined : `fill:color-mix(in srgb, var(--${shade < 0 ? "bad" : "good"}) ${Math.round(Math.abs(shade) * 70)}%, var(--ground))`;
-          const box = { x: x + 1, y: y + 1, width: cell - 2, height: row - 2, class: shade === null ? "gap" : undefined, style: mixed };
+          const n = names.length ? whose[r][c] : null, shade = shades[r][c], [x, y] = [left + c * cell, top + r * row + over];
+          const gap = shade === null || this.hidden.has(n), who = n === null ? null : names[n];
+          const group = this.add("g", n === null ? {} : { "data-n": n });
+          const style = gap ? undefined : who ? tint(who, shade < 0) : `fill:${shaded(shade)}`;
+          const box = { x: x + 2, y: y + 2, width: cell - 4, height: height - 4, class: gap ? "gap" : undefined, style };
           const rect = this.add("rect", box, undefined, group);
-          const below = shade !== null && text.length && fits(text[r][c], size) ? text[r][c] : "";
-          const middle = { "text-anchor": "middle" };
-          const small = !fits(values[r][c], 13);
-          if (fits(values[r][c], 11)) this.label(x + cell / 2, y + row / 2 + (below ? -3 : 4), values[r][c], { ...middle, class: small ? "small" : below ? "bold" : undefined }, group);
-          if (below) this.label(x + cell / 2, y + row / 2 + 13, below, { ...middle, class: size === 11 ? "small" : "tiny" }, group);
+          const below = two && !gap ? who.label : "", middle = { "text-anchor": "middle" };
+          const kind = !fits(values[r][c], 13) ? "small" : below ? "bold" : undefined;
+          if (fits(values[r][c], 11)) this.label(x + cell / 2, y + height / 2 + (below ? -3 : 4), values[r][c], { ...middle, class: kind }, group);
+          if (below) this.label(x + cell / 2, y + height / 2 + 13, below, { ...middle, class: "small" }, group);
           group.addEventListener("pointerenter", () => this.choose(r, c));
           return rect;
         });
@@ -321,10 +336,10 @@
     choose(r, c) {
       this.leave();
       [this.row, this.now] = [r, c];
-      const rect = this.cells[r][c], { xs, ys, values, text, label } = this.data;
+      const rect = this.cells[r][c], { xs, ys, values, names, whose, label } = this.data;
       rect.classList.add("chosen");
-      const rows = [[null, label, values[r][c]]];
-      if (text.length && text[r][c]) rows.push([null, "", text[r][c]]);
+      const who = names.length && whose[r][c] !== null ? names[whose[r][c]] : null, rows = [[null, label, values[r][c]]];
+      if (who) rows.unshift([who, who.label, ""]);
       const at = ["x", "y", "width"].map((name) => Number(rect.getAttribute(name)));
       this.tell(at[0] + at[2] / 2, at[1], `${ys[r]}, ${xs[c]}`, rows);
     }
@@ -393,7 +408,7 @@
       this.tip.replaceChildren(tag("b", {}, title));
       for (const [item, name, value] of rows) {
         const line = tag("div"), label = tag("span", {}, name);
-        if (item) label.prepend(sample(item, this.data.kind === "bars"), " ");
+        if (item) label.prepend(sample(item, this.data.kind), " ");
         line.append(label, tag("span", {}, value));
         this.tip.append(line);
         if (item && item.note && rows.length < 4) this.tip.append(tag("small", {}, item.note));
@@ -414,7 +429,14 @@
 
     save() {
       const copy = this.svg.cloneNode(true);
-      const [width, height] = copy.getAttribute("viewBox").split(" ").slice(2).map(Number);
+      let [width, height] = copy.getAttribute("viewBox").split(" ").slice(2).map(Number);
+      this.figure.querySelectorAll(".legend > *").forEach((entry) => {  // what colours mean belongs to the picture
+        const line = element("g", { transform: `translate(0 ${(height += 20) - 16})` });
+        const patch = entry.querySelector("svg");
+        if (patch) line.append(...patch.cloneNode(true).childNodes);
+        line.append(element("text", { x: patch ? 28 : 0, y: 10 }, entry.textContent));
+        copy.append(line);
+      });
       copy.setAttribute("viewBox", `-12 -44 ${width + 24} ${height + 56}`);
       copy.setAttribute("width", width + 24);
       copy.setAttribute("height", height + 56);
@@ -468,9 +490,28 @@
     }
   }
 
+  // Folded parts: the one that the address names is open; on paper all of them are.
+  const folds = [...document.querySelectorAll(".fold")];
+  function visit() {
+    const named = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = named && named.querySelector(".fold");
+    if (fold) fold.open = true;
+  }
+  let closed = [];
+
   for (const host of document.querySelectorAll(".choice")) choice(host, () => show());
+  for (const fold of folds) fold.addEventListener("toggle", () => show());
+  visit();
   show();
+  addEventListener("hashchange", visit);
   addEventListener("resize", () => show());
-  addEventListener("beforeprint", () => show(680));
-  addEventListener("afterprint", () => show());
+  addEventListener("beforeprint", () => {
+    closed = folds.filter((fold) => !fold.open);
+    for (const fold of closed) fold.open = true;
+    show(680);
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of closed) fold.open = false;
+    show();
+  });
 })();
