@@ -132,8 +132,8 @@ class Page(HTMLParser):
 
     @property
     def pictures(self):
-        """The JSON beside each figure."""
-        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+        """The JSON of each figure."""
+        return [json.loads(text) for text in self.attributes("data-view")]
 
     def attributes(self, name):
         return [values[name] for _, values in self.tags if name in values]

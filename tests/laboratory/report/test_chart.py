@@ -224,12 +224,16 @@ def test_every_colour_of_a_map_has_a_name(tmp_path):
     """In the page's legend and on the sheet: of names where cells have them, else of values."""
     named, valued = a_heat_map(), a_heat_map(names=())
     first, second = Page(write([named, valued], tmp_path / "x.html").read_text(encoding="utf-8")).pictures
-    assert first["names"] == [{"label": "a", "hue": 0}, {"label": "FP16 DDP", "hue": None}]
+    assert first["names"] == [
+        {"label": "a", "hue": 0, "percent": 45},
+        {"label": "FP16 DDP", "hue": None, "percent": 45},
+    ]
     assert first["whose"] == [[0, 1], [None, 0]]
     assert (first["steps"], second["names"], second["whose"]) == ([], [], [])
     assert second["steps"] == [[-1.0, "≤ 0.50"], [0.0, "1.00"], [1.0, "≥ 2.00"]]
     assert layout.steps(a_heat_map(names=(), center=None)) == [(0.0, "0.50"), (1.0, "2.00")]
     assert layout.steps(a_heat_map(names=(), values=((2.0, 8.0), (None, 1.0)))) == [(0.0, "1.00"), (1.0, "≥ 4.00")]
+    assert layout.tint("FP16 DDP", a_heat_map(plain=("FP32 DDP", "FP16 DDP"))) < layout.tint("FP32 DDP", named)
     for heat, labels in ((named, {"a", "FP16 DDP"}), (valued, {"≤ 0.50", "≥ 2.00"})):
         assert labels <= set(texts_of(write(heat, tmp_path / "x.svg")))
 

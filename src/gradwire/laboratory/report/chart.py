@@ -108,6 +108,7 @@ class HeatMap:
     unit: str | None = "ratio"  # of the values
     names: Sequence[Sequence[str]] = ()  # whose each value is; "" where there is none
     plain: Sequence[str] = ()  # names without a colour of their own, such as DDP
+    here: tuple[int, int] | None = None  # the row and column of the cell that is marked
     subtitle: str = ""
     notes: Sequence[str] = ()
 

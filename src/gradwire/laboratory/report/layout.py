@@ -53,6 +53,11 @@ def whose(heat: HeatMap) -> list[str]:
     return list(dict.fromkeys(name for row in heat.names for name in row if name))
 
 
+def tint(name: str, heat: HeatMap) -> float:
+    """How much of its colour a name's cells have; of names without one, the second is paler than the first."""
+    return 0.45 if name not in heat.plain else 0.45 / (1 + list(heat.plain).index(name))
+
+
 def steps(heat: HeatMap) -> list[tuple[float, str]]:
     """What colours of values mean: shades from the lowest to the highest that there are, and the values they stand for.
 

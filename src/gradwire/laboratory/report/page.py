@@ -98,12 +98,19 @@ def render(title: str, sections: Sequence[Section], *, subtitle: str = "") -> st
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n"
-        f'<style id="picture-style">\n{_colours()}{asset("picture.css")}</style>\n'
-        f"<style>\n{_dark()}</style>\n<script>{EARLY}</script>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n{styles()}<script>{EARLY}</script>\n</head>\n<body>\n"
         f"<header><h1>{escape(title)}</h1>{under}</header>\n"
         f"<main>\n{''.join(_section(s, hues) for s in sections)}</main>\n"
         f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def styles(scope: str = "") -> str:
+    """The page's style elements; with a `scope`, such as ``".answer"``, the page's own rules hold in there alone."""
+    rules = f"{scope} {{\n{asset('page.css')}}}\n" if scope else asset("page.css")
+    return (
+        f'<style>\n{rules}</style>\n<style id="picture-style">\n{_colours()}{asset("picture.css")}</style>\n'
+        f"<style>\n{_dark()}</style>\n"
     )
 
 
@@ -119,9 +126,9 @@ def inline(text: str) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever the texts say."""
+    """JSON that cannot end the single-quoted attribute it stands in, whatever the texts say."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
+    for character in "<>&'\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
@@ -158,7 +165,7 @@ def _block(block: Block, hues: dict[str, int]) -> str:
         return _table(block)
     if isinstance(block, Fold):
         return _folded(inline(block.summary), _blocks(block.blocks, hues))
-    return _choice(block, hues) if isinstance(block, Choice) else _figure(block, hues)
+    return _choice(block, hues) if isinstance(block, Choice) else figure(block, hues)
 
 
 def _text(text: Text) -> str:
@@ -185,11 +192,11 @@ def _cells(row: Sequence[str]) -> str:
 
 def _choice(choice: Choice, hues: dict[str, int]) -> str:
     items = "".join(
-        f"<div class=\"item\" data-values='{escape(embedded(list(item.values)))}'>"
+        f"<div class=\"item\" data-values='{embedded(list(item.values))}'>"
         f"{_heading(item)}{_blocks(item.blocks, hues)}</div>\n"
         for item in choice.items
     )
-    keys = escape(embedded(list(choice.keys)))
+    keys = embedded(list(choice.keys))
     return f'<div class="choice" data-keys=\'{keys}\' data-start="{choice.start}">\n{items}</div>\n'
 
 
@@ -200,16 +207,17 @@ def _heading(item: Item) -> str:
     return f"<h3>{escape(', '.join(v for v in item.values if v != '-'))}</h3>\n"
 
 
-def _figure(picture: Picture, hues: dict[str, int]) -> str:
+def figure(picture: Picture, hues: dict[str, int]) -> str:
+    """A picture as a part of a page, which the page's script draws; `hues` are those of all its pictures."""
     headings, rows = table_of(picture)
     subtitle = f'<p class="subtitle">{inline(picture.subtitle)}</p>' if picture.subtitle else ""
     notes = "".join(f"<p>{inline(note)}</p>" for note in picture.notes)
     return (
-        f'<figure class="picture"><figcaption><h3>{escape(picture.title)}</h3>{subtitle}</figcaption>\n'
+        f"<figure class=\"picture\" data-view='{embedded(view(picture, hues))}'><figcaption>"
+        f"<h3>{escape(picture.title)}</h3>{subtitle}</figcaption>\n"
         '<div class="legend"></div>\n<div class="canvas"><svg></svg></div>\n'
         f'<div class="notes">{notes}</div>\n'
-        f"<details open><summary>Numbers</summary>{_table(Table(headings, rows))}</details>\n"
-        f'<script type="application/json">{embedded(view(picture, hues))}</script></figure>\n'
+        f"<details open><summary>Numbers</summary>{_table(Table(headings, rows))}</details></figure>\n"
     )
 
 

@@ -203,6 +203,8 @@ def _heat(axes: Axes, heat: HeatMap, hues: dict[str, int]) -> dict[str, Artist]:
                 "linewidth": 2 if hollow else 0,
             }
             axes.add_patch(Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, **style))
+            if (row, column) == heat.here:
+                axes.add_patch(Rectangle((column + 0.01, row + 0.02), 0.98, 0.96, fill=False, ec=INK, lw=2.5))
             text = written(heat.values[row][column], heat.unit)
             if len(text) <= letters:
                 axes.text(column + 0.5, row + 0.5, text, size=NOTE, ha="center", va="center")
@@ -218,7 +220,8 @@ def _shaded(shade: float) -> str:
 
 def _named(name: str, heat: HeatMap, hues: dict[str, int]) -> str:
     """The colour of a name."""
-    return layout.blend(MUTED if name in heat.plain else layout.COLOURS[hues[name] % len(layout.COLOURS)], 0.45)
+    colour = MUTED if name in heat.plain else layout.COLOURS[hues[name] % len(layout.COLOURS)]
+    return layout.blend(colour, layout.tint(name, heat))
 
 
 # -------------------------------------------------------------------- bars

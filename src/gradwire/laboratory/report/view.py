@@ -79,10 +79,15 @@ def _heat(heat: HeatMap, hues: dict[str, int]) -> dict[str, Any]:
         "ys": [named(y, heat.y) for y in heat.ys],
         "shades": [[None if s is None else round(s, 3) for s in row] for row in layout.shades(heat)],
         "values": [[written(v, heat.unit) for v in row] for row in heat.values],
+        "here": heat.here,
         "steps": [] if names else layout.steps(heat),
         "whose": [[names.index(name) if name else None for name in row] for row in heat.names],
         "names": [
-            {"label": name, "hue": None if name in heat.plain else hues.get(name, 0) % len(layout.COLOURS)}
+            {
+                "label": name,
+                "hue": None if name in heat.plain else hues.get(name, 0) % len(layout.COLOURS),
+                "percent": round(100 * layout.tint(name, heat)),
+            }
             for name in names
         ],
     }
