@@ -6,7 +6,7 @@ from invented import everything
 
 from gradwire.core.records import append
 from gradwire.laboratory.report import document
-from gradwire.laboratory.report.chart import write
+from gradwire.laboratory.report.chart import Axis, Chart, Series, write
 from gradwire.laboratory.report.sweep import pictures
 from gradwire.planner import whatif
 
@@ -32,6 +32,14 @@ def test_the_address_opens_a_section(visit, tmp_path):
     page = visit(f"{path.as_uri()}#steps")
     page.wait_for_selector("#steps .picture-svg")
     assert page.locator(".chapter[open]").count() == 1
+
+
+def test_long_names_leave_room_for_the_curves(visit, readable, tmp_path):
+    curves = [Series(name, (1, 2, 3), (3.0, 2.0, 1.0)) for name in ("thc(" + "bits=4, " * 12 + ")", "topk")]
+    page = visit(write(Chart("t", Axis("x"), Axis("y"), curves), tmp_path / "chart.html").as_uri())
+    frame, whole = (page.locator(name).bounding_box()["width"] for name in (".picture-svg .base", ".picture-svg"))
+    assert frame > 0.85 * whole
+    readable(page)
 
 
 def test_maps_name_every_cell(visit, readable, tmp_path):

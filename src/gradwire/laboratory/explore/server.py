@@ -13,12 +13,12 @@ from gradwire.core.units import format_rate
 from gradwire.laboratory.explore import answer as answers
 from gradwire.laboratory.explore.answer import Answer, Question
 from gradwire.laboratory.report import layout, page
-from gradwire.laboratory.report.chart import HeatMap, Picture
+from gradwire.laboratory.report.chart import Picture
 
 HOST = "127.0.0.1"
 TITLE = "gradwire explore"
 WAIT = 0.15  # seconds that a slider rests before it is answered
-COLOURS = {"worth it": "positive", "too close to call": "warning"}  # of the line beside a verdict
+COLOURS = {"worth it": "var(--q-positive)", "too close to call": "var(--q-warning)"}  # of the line beside a verdict
 VERDICT = "text-lg font-bold border-l-4 pl-3"
 SLIDERS: tuple[tuple[str, str, Sequence[float], Callable[[Any], str]], ...] = (  # field, label, values, how written
     ("bandwidth", "bandwidth of a node", answers.RATES, format_rate),
@@ -48,7 +48,8 @@ def serve(start: Question, *, port: int, show: bool, told: Callable[[str], None]
     known = answers.models(start.hardware)
     if start.model not in known:
         raise ConfigError(
-            f"explore: profile {start.hardware} has no times of {start.model!r}, only of {', '.join(known)}"
+            f"explore: profile {start.hardware} has no times of {start.model!r}, only of {', '.join(known)}; "
+            f"choose one of these, or measure yours: gradwire calibrate --model {start.model}"
         )
     port = _free(port)
     told(f"http://{HOST}:{port}")
@@ -166,7 +167,7 @@ class _Explorer:
         from nicegui import ui
 
         self.verdict.set_text(found.sentence)
-        self.verdict.classes(replace=VERDICT).style(f"border-color: var(--q-{COLOURS.get(found.kind, 'dark')})")
+        self.verdict.classes(replace=VERDICT).style(f"border-color: {COLOURS.get(found.kind, 'var(--muted)')}")
         self.line.set_content(found.line or "")
         self.line.set_visibility(found.line is not None)
         self.steps.set_content(_drawn(found.steps))
@@ -177,5 +178,5 @@ class _Explorer:
         self.command.set_text(f"The same on a terminal: {question.command}" if question.command else "")
 
 
-def _drawn(picture: Picture | HeatMap | None) -> str:
+def _drawn(picture: Picture | None) -> str:
     return "" if picture is None else page.figure(picture, layout.hues([picture]))

@@ -59,8 +59,7 @@ def section(sources: Sequence[Sourced]) -> Section:
 def _line(where: str, found: Sequence[Run]) -> list[str]:
     """A machine in the table."""
     wins, safe = count(found), _kept(found)
-    fastest = max((run for run in found if run.best), key=lambda run: run.best[1] if run.best else 0.0, default=None)
-    record, ratio = fastest.best if fastest is not None and fastest.best else (None, 0.0)
+    record, ratio = max((run.best for run in found if run.best), key=lambda best: best[1], default=(None, 0.0))
     return [
         where,
         f"{wins.set_ups_over_both} of {wins.set_ups}",

@@ -158,10 +158,8 @@
       const { x, y, series, marks } = this.data;
       const shown = series.map((s, n) => [s, n]).filter(([, n]) => !this.hidden.has(n));
       const left = widest(y.ticks.map((t) => t[1])) + 10;
-      const names = !this.narrow && !this.data.cloud;
-      const column = names ? widest(series.map((s) => s.label)) + 30 : 14;
-      const right = Math.min(column, this.width * 0.35);
-      const direct = names && right === column;
+      const column = widest(series.map((s) => s.label)) + 30;  // of names where curves end, if there is room
+      const direct = !this.narrow && !this.data.cloud && column <= this.width * 0.35, right = direct ? column : 14;
       const plot = this.narrow ? 260 : Math.min(420, Math.max(300, this.width * 0.42));
       const stems = this.stems(marks, (v) => placer(x, left, this.width - right)(v));
       const top = 28 + stems.rows * LINE;
@@ -311,7 +309,7 @@
           const box = { x: x + 2, y: y + 2, width: cell - 4, height: height - 4, class: gap ? "gap" : undefined, style };
           const rect = this.add("rect", box, undefined, group), { here } = this.data;
           if (here && here[0] === r && here[1] === c) this.add("rect", { ...box, class: "here", style: undefined }, undefined, group);
-          const below = two && !gap ? who.label : "", middle = { "text-anchor": "middle" };
+          const below = two && who && !gap ? who.label : "", middle = { "text-anchor": "middle" };
           const kind = !fits(values[r][c], 13) ? "small" : below ? "bold" : undefined;
           if (fits(values[r][c], 11)) this.label(x + cell / 2, y + height / 2 + (below ? -3 : 4), values[r][c], { ...middle, class: kind }, group);
           if (below) this.label(x + cell / 2, y + height / 2 + 13, below, { ...middle, class: "small" }, group);
