@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "diagnosis": {"core", "planner"},
     "laboratory.report": {"core", "planner"},
     "laboratory.reproduce": {"core", "planner"},
+    "laboratory.explore": {"core", "planner", "laboratory.report"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
     "integrations": {
         *("core", "memory", "adaptive", "engine", "checkpoint", "session", "tracing", "trackers", "planner"),
@@ -76,6 +77,7 @@ MAY_IMPORT = {
         "diagnosis",
         "laboratory.bench",
         "laboratory.hosts",
+        "laboratory.explore",
         "laboratory.report",
         "laboratory.reproduce",
     },
@@ -103,10 +105,14 @@ OUTSIDE = {
     "rich": ["cli/*.py", "cli/bench/*.py"],
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],
     "matplotlib": ["laboratory/report/*.py"],
+    "nicegui": ["laboratory/explore/server.py"],
 }
 # parts that must load without torch, but for the files in which controllers meet tensors, models are traced, or ranks
 # are watched
-WITHOUT_TORCH = ("planner", "diagnosis", "laboratory.report", "laboratory.reproduce", "adaptive", "trackers")
+WITHOUT_TORCH = (
+    *("planner", "diagnosis", "laboratory.explore", "laboratory.report", "laboratory.reproduce"),
+    *("adaptive", "trackers"),
+)
 WATCHING = ("doctor", "rank", "surroundings", "watcher")
 WITH_TORCH = [
     ROOT / "adaptive" / "steering.py",

@@ -26,6 +26,7 @@ PAGES = [
     "docs/grace.md",
     "docs/lab.md",
     "docs/network.md",
+    "docs/pages.md",
     "docs/prediction.md",
     "docs/start.md",
     "docs/throughputs.md",

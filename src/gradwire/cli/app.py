@@ -14,6 +14,7 @@ from gradwire.cli.calibrate import calibrate
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
 from gradwire.cli.doctor import doctor
+from gradwire.cli.explore import explore
 from gradwire.cli.lab import lab
 from gradwire.cli.predict import predict
 from gradwire.cli.report import report
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for function in (codecs, size, demo, predict, advise, whatif, tta, calibrate, validate, reproduce, report):
+for function in (codecs, size, demo, predict, advise, whatif, explore, tta, calibrate, validate, reproduce, report):
     app.command()(function)
 whole = {"allow_interspersed_args": False}  # what follows CMD is CMD's
 app.command(context_settings=whole)(lab)

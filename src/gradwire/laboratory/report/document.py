@@ -62,8 +62,9 @@ def make(paths: Sequence[str | Path], *, title: str = TITLE) -> Report:
 
 
 def _subtitle(sources: Sequence[Sourced]) -> str:
-    """How many records of when and where."""
+    """How many records of when, and of how many machines."""
     days = sorted({s.record.time[:10] for s in sources})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    machines = "; ".join(dict.fromkeys(machine(s.record) for s in sources))
-    return f"{len(sources):,} records of {when}. {machines}."
+    machines = list(dict.fromkeys(machine(s.record) for s in sources))
+    where = machines[0] if len(machines) == 1 else f"{len(machines)} machines"
+    return f"{len(sources):,} records of {when}, made on {where}"
