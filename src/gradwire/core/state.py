@@ -18,6 +18,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from gradwire.core.contract import told
+from gradwire.core.errors import CodecError
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.slots import Common, Entry, Piece, Slot
 
@@ -225,6 +227,11 @@ class Transaction:
 
     def put(self, kind: str, name: str, tensor: Tensor) -> None:
         """Keep it."""
+        if not isinstance(tensor, Tensor):
+            raise CodecError(
+                f"gradwire: `ctx.state.put` keeps a tensor, so that it can be saved, got {told(tensor)} for {kind!r} "
+                f"of {name!r}; write torch.tensor(...) of it"
+            )
         self.slots_only = False
         self._named[kind, name] = Entry(tensor)
 
@@ -249,6 +256,11 @@ class Transaction:
 
     def put_flat(self, kind: str, layout: Layout, flat: Tensor) -> None:
         """Keep `flat`, (rows, numel)."""
+        if not isinstance(flat, Tensor) or flat.shape != (self.rows, layout.numel):
+            raise CodecError(
+                f"gradwire: `ctx.state.put_flat` keeps a tensor of shape {(self.rows, layout.numel)}, a row for each "
+                f"worker, got {told(flat)} for {kind!r}; for what all workers have alike use ctx.state.put"
+            )
         self.write(self.slot(kind, layout), flat)
 
     def write(self, slot: Slot, pending: Tensor) -> Tensor:
