@@ -11,8 +11,9 @@ import gradwire
 PUBLIC = {
     "Accordion", "AccordionBatch", "AdaQS", "Codec", "CodecError", "Combine", "ConfigError", "Context",
     "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra",
-    "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
-    "VirtualCluster", "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker", "predict", "register", "whatif",
+    "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster",
+    "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker", "predict", "register",
+    "whatif",
 }  # fmt: skip
 
 
