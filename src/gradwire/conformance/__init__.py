@@ -20,6 +20,7 @@ from gradwire.conformance import forms as forms  # isort: skip
 from gradwire.conformance.check import CHECKS as CHECKS
 from gradwire.conformance.check import Case as Case
 from gradwire.conformance.check import Failed as Failed
+from gradwire.conformance.check import Problem as Problem
 from gradwire.conformance.check import cases as cases
 from gradwire.core.codec import Codec
 
@@ -33,16 +34,14 @@ class Outcome:
         check: the check's name.
         title: what must hold.
         cases: how many were tried.
-        problems: what went wrong, by case: a label and a sentence.
-        remedy: what to do about it.
+        problems: what went wrong, case by case.
     """
 
     codec: str
     check: str
     title: str
     cases: int
-    problems: tuple[tuple[str, str], ...] = ()
-    remedy: str = ""
+    problems: tuple[Problem, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -60,7 +59,7 @@ def run(codec: Codec, on_check: Callable[[str], None] = lambda title: None) -> I
     first = CHECKS[0]
     broken = Case(first).problem(codec)
     if broken is not None:
-        yield Outcome(codec.name, first.name, first.title, 1, ((first.name, broken),), first.remedy)
+        yield Outcome(codec.name, first.name, first.title, 1, (broken,))
         return
     tried: dict[str, list[Case]] = {}
     for case in cases(codec):
@@ -68,6 +67,6 @@ def run(codec: Codec, on_check: Callable[[str], None] = lambda title: None) -> I
     for name, of_check in tried.items():
         check = of_check[0].check
         on_check(check.title)
-        found = [(case.label, case.problem(codec)) for case in of_check]
-        problems = tuple((label, problem) for label, problem in found if problem is not None)
-        yield Outcome(codec.spec, name, check.title, len(found), problems, check.remedy)
+        found = [case.problem(codec) for case in of_check]
+        problems = tuple(problem for problem in found if problem is not None)
+        yield Outcome(codec.spec, name, check.title, len(found), problems)

@@ -14,6 +14,10 @@ from gradwire.core.errors import GradwireError
 
 CHECKS: list[Check] = []
 OURS = Path(__file__).parent.parent
+MEND = (
+    "mend that line: it must work for any number of rows and elements, also for one row; "
+    "to cut a payload into typed parts, use take of gradwire.kernels.rows"
+)
 
 
 class Failed(Exception):
@@ -43,6 +47,15 @@ class Check:
     applies: Callable[[Codec], bool]
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong in one case, and what to do about it."""
+
+    case: str
+    sentence: str
+    remedy: str
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A check with its arguments."""
@@ -60,17 +73,20 @@ class Case:
         """Raise `Failed`, or whatever the codec itself raised."""
         self.check.function(codec, **self.arguments)
 
-    def problem(self, codec: Codec) -> str | None:
-        """What went wrong, in a sentence; None: nothing did."""
+    def problem(self, codec: Codec) -> Problem | None:
+        """What went wrong; None: nothing did."""
         try:
             self.run(codec)
-        except (Failed, GradwireError) as found:
-            return str(found)
+        except Failed as found:
+            return Problem(self.label, str(found), self.check.remedy)
+        except GradwireError as found:
+            return Problem(self.label, str(found), "as the sentence says")
         except Exception as found:  # an author's code may raise anything
             frames = traceback.extract_tb(found.__traceback__)
             own = [f for f in frames if OURS not in Path(f.filename).parents and "site-packages" not in f.filename]
             last = (own or frames)[-1]
-            return f"{type(found).__name__} in {Path(last.filename).name}, line {last.lineno}, {last.name}: {found}"
+            place = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
+            return Problem(self.label, f"{type(found).__name__} in {place}: {found}", MEND)
         return None
 
 

@@ -12,12 +12,13 @@ from gradwire.core.contract import check_codec
 FAMILIES = ("baseline", "quantization", "sparsification", "hybrid", "lowrank")
 
 
-@check("the sentence says what to return; see help(gradwire.Codec)")
+@check("see help(gradwire.Codec)")
 def keeps_its_contract(codec: Codec) -> None:
-    """Methods return what callers are promised, for 1,001 elements too."""
+    """Methods return what callers are promised, for 1,001 elements and for one row, too."""
     check_codec(codec)
-    for shape in ((1001,), (33, 17)):
-        cluster(codec).reduce({"w": [normal(*shape, seed=worker) for worker in range(3)]})
+    for workers in (1, 3):
+        for shape in ((1001,), (33, 17)):
+            cluster(codec, workers).reduce({"w": [normal(*shape, seed=worker) for worker in range(workers)]})
 
 
 @check("make every parameter a field of the frozen dataclass, with a plain value: a number, a text, a tuple")

@@ -3,17 +3,20 @@
 A spec is a name, or a name with literal arguments, in Python's own call syntax. The arguments are
 the fields of the frozen dataclass registered under that name, so a misspelt one fails by itself.
 Third parties add codecs through the entry-point group ``gradwire.codecs``: each entry point loads
-to a Codec subclass and is imported when a name is not found among the built-in ones.
+to a Codec subclass and is imported when a name is not found among the built-in ones. So are the modules that
+`gradwire --import` or the environment variable GRADWIRE_IMPORT names.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import warnings
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
+from gradwire.core import own_modules
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 
 T = TypeVar("T")
@@ -27,6 +30,7 @@ class Registry(Generic[T]):
         self._catalogue = catalogue
         self._group = entry_point_group
         self._classes: dict[str, type[T]] = {}
+        self._broken: set[str] = set()  # entry points that cannot be loaded, told once
 
     def register(self, cls: type[T]) -> type[T]:
         """Class decorator: make `cls` reachable under its ``name``."""
@@ -44,10 +48,26 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """All names, third-party ones included."""
         import_module(self._catalogue)
-        for point in entry_points(group=self._group) if self._group else ():
-            if point.name not in self._classes:
-                self.register(point.load())
+        if self._group is not None:
+            for module in own_modules.announced():
+                own_modules.load(module, own_modules.VARIABLE)
+            self._load_entry_points(self._group)
         return sorted(self._classes)
+
+    def _load_entry_points(self, group: str) -> None:
+        """One package that cannot be loaded does not take the others with it."""
+        for point in entry_points(group=group):
+            if point.name not in self._classes and point.value not in self._broken:
+                try:
+                    self.register(point.load())
+                except Exception as problem:
+                    self._broken.add(point.value)
+                    package = "" if point.dist is None else f" of the package {point.dist.name}"
+                    warnings.warn(
+                        f"gradwire: the {self.kind} {point.name!r}{package} cannot be loaded from {point.value!r} "
+                        f"({type(problem).__name__}: {problem}); mend or uninstall it",
+                        stacklevel=2,
+                    )
 
     def cls(self, name: str) -> type[T]:
         """The class registered under `name`."""
