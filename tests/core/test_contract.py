@@ -262,3 +262,10 @@ def test_nothing_is_read_to_check_a_payload():
     """Meta tensors have no data: a check that looked at it would make a GPU wait."""
     x = torch.empty(2, NUMEL, device="meta")
     assert encoded(Whole(), x, Whole().encode(x, None)).nbytes == 8 * NUMEL
+
+
+def test_a_warm_up_may_send_more():
+    cluster = gradwire.VirtualCluster(2, "dgc(warmup=2)")
+    for _ in range(3):  # the third step is steady
+        cluster.reduce({"w": [torch.randn(NUMEL) for _ in range(2)]})
+    assert cluster.payload_bytes == cluster.codec.payload_bytes(NUMEL)

@@ -295,7 +295,7 @@ class Codec(ABC):
 
     def _encoded(self, x: Tensor, rng: Random) -> Payload:
         """`encode`, held to its contract."""
-        return contract.encoded(self, x, self.encode(x, rng))
+        return contract.encoded(self, x, self.encode(x, rng), steady=rng.step >= self.steady_from_step)
 
     def _decoded(self, payload: Payload, numel: int, rng: Random) -> Tensor:
         """`decode`, held to its contract."""
