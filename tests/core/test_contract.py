@@ -254,7 +254,8 @@ def test_parameters_must_be_values():
     with pytest.raises(gradwire.CodecError) as caught:
         step(Listed([1, 2]))
     assert str(caught.value) == (
-        "mine: its parameters must be values that can be hashed; write a tuple in the place of a list"
+        "mine: its parameters must be plain values, numbers or texts, so that codecs can be compared and kept, got "
+        "Listed(sizes=[1, 2])"
     )
 
 

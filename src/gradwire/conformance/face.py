@@ -21,7 +21,7 @@ def keeps_its_contract(codec: Codec) -> None:
             cluster(codec, workers).reduce({"w": [normal(*shape, seed=worker) for worker in range(workers)]})
 
 
-@check("make every parameter a field of the frozen dataclass, with a plain value: a number, a text, a tuple")
+@check("make every parameter a field of the frozen dataclass, with a plain value: a number or a text")
 def spec_and_config_build_the_same_codec_again(codec: Codec) -> None:
     """Its spec and its parameters in JSON build the same codec."""
     if codec.name in codecs.names() and codecs.cls(codec.name) is type(codec):

@@ -105,7 +105,7 @@ class Codec(ABC):
         """Encode each row by itself.
 
         Args:
-            x: float32 of shape (rows, numel). It may be a worker's gradient, or the shards of one.
+            x: float32 of shape (rows, numel), not to be written to: workers' gradients, or the shards of one.
             rng: the only source of random numbers.
         """
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `encode`")

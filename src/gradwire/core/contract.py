@@ -95,7 +95,8 @@ def check_codec(codec: Codec) -> None:
         hash(codec)
     except TypeError:
         raise CodecError(
-            f"{codec.name}: its parameters must be values that can be hashed; write a tuple in the place of a list"
+            f"{codec.name}: its parameters must be plain values, numbers or texts, so that codecs can be compared and "
+            f"kept, got {codec!r}"
         ) from None
 
 
