@@ -36,6 +36,7 @@ MODULES = [
     "gradwire.core.exchange",
     "gradwire.core.layout",
     "gradwire.core.random",
+    "gradwire.core.registry",
     "gradwire.core.state",
     "gradwire.core.traits",
     "gradwire.diagnosis.doctor",

@@ -7,7 +7,7 @@ import torch
 
 import gradwire
 from gradwire.codecs.sparsification._sparse_payload import support_bytes
-from gradwire.conformance.cases import Ranks, agreed, cluster, normal, rng, through
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.kernels import sketch
 from gradwire.memory.momentum_correction import MOMENTUM
 from gradwire.tracing import trace

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.conformance.cases import Ranks, agreed, cluster, normal, rng, through
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.kernels.bitpack import unpack

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gradwire
 from gradwire.collectives.choose import possible
-from gradwire.conformance.cases import Ranks, agreed, same
+from gradwire.conformance.inputs import Ranks, agreed, same
 from gradwire.core.codec import codecs
 from gradwire.tracing import trace
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.conformance.cases import Ranks, cluster, normal
+from gradwire.conformance.inputs import Ranks, cluster, normal
 from gradwire.core.slots import Entry
 from gradwire.tracing import trace
 

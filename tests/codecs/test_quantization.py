@@ -10,7 +10,7 @@ import torch
 
 import gradwire
 from gradwire.codecs.quantization._tables import magnitudes
-from gradwire.conformance.cases import cluster, normal, rng
+from gradwire.conformance.inputs import cluster, normal, rng
 from gradwire.core.errors import ConfigError
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.powers import reference as powers_reference

@@ -11,7 +11,7 @@ import gradwire
 from gradwire.codecs._parameters import INDEX_CODINGS as CODINGS
 from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.collectives.choose import possible
-from gradwire.conformance.cases import Ranks, agreed, cluster, normal, rng, through
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.core.random import Random
 from gradwire.kernels.indices import index_bytes
 from gradwire.tracing import trace

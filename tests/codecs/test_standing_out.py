@@ -9,7 +9,7 @@ import torch
 
 import gradwire
 from gradwire.codecs.sparsification import _power_words, variance
-from gradwire.conformance.cases import cluster, normal, rng, through
+from gradwire.conformance.inputs import cluster, normal, rng, through
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 from gradwire.kernels.indices import index_bytes

@@ -7,7 +7,7 @@ Checks go by a codec's traits, never by its name: a claim is tried on those who 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # in the order in which they are run; importing them fills CHECKS
@@ -49,12 +49,11 @@ class Outcome:
         return not self.problems
 
 
-def run(codec: Codec, on_check: Callable[[str], None] = lambda title: None) -> Iterator[Outcome]:
+def run(codec: Codec) -> Iterator[Outcome]:
     """Try all checks that are a codec's affair. Where the contract itself is broken, that is the only outcome.
 
     Args:
         codec: the codec.
-        on_check: is called with each check's title before it runs.
     """
     first = CHECKS[0]
     broken = Case(first).problem(codec)
@@ -66,7 +65,6 @@ def run(codec: Codec, on_check: Callable[[str], None] = lambda title: None) -> I
         tried.setdefault(case.check.name, []).append(case)
     for name, of_check in tried.items():
         check = of_check[0].check
-        on_check(check.title)
         found = [case.problem(codec) for case in of_check]
         problems = tuple(problem for problem in found if problem is not None)
         yield Outcome(codec.spec, name, check.title, len(found), problems)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.conformance.cases import NASTY, cluster, gradients, mean_of, normal, rng, through
 from gradwire.conformance.check import check, one_shot, require
+from gradwire.conformance.inputs import NASTY, cluster, gradients, mean_of, normal, rng, through
 from gradwire.core.codec import Codec, Combine
 from gradwire.core.errors import Incompatible
 

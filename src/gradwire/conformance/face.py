@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gradwire.conformance.cases import cluster, normal
 from gradwire.conformance.check import check, require
+from gradwire.conformance.inputs import cluster, normal
 from gradwire.core.codec import Codec, codecs
 from gradwire.core.contract import check_codec
 

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from gradwire.conformance.cases import Ranks, agreed, cluster, gradients, same
 from gradwire.conformance.check import check, require
+from gradwire.conformance.inputs import Ranks, agreed, cluster, gradients, same
 from gradwire.conformance.memories import kept_by
 from gradwire.core.codec import Codec
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gradwire.cluster import VirtualCluster
-from gradwire.conformance.cases import SEVERAL, Ranks, cluster, gradients, mean_of, normal, sums_in_half
 from gradwire.conformance.check import check, require
+from gradwire.conformance.inputs import SEVERAL, Ranks, cluster, gradients, mean_of, normal, sums_in_half
 from gradwire.core.codec import Codec
 from gradwire.core.errors import Incompatible
 

@@ -6,8 +6,8 @@ import random
 
 import torch
 
-from gradwire.conformance.cases import NASTY, SHAPES, Gradients, Ranks, cluster, gradients, normal, rng, through
 from gradwire.conformance.check import check, one_shot, require
+from gradwire.conformance.inputs import NASTY, SHAPES, Gradients, Ranks, cluster, gradients, normal, rng, through
 from gradwire.core.codec import Codec, Combine
 from gradwire.core.exchange import Payload
 from gradwire.core.layout import Layout

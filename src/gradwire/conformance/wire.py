@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gradwire.collectives import trace as tracer
-from gradwire.conformance.cases import cluster, gradients, normal, rng
 from gradwire.conformance.check import check, one_shot, require
+from gradwire.conformance.inputs import cluster, gradients, normal, rng
 from gradwire.core import contract
 from gradwire.core.codec import Codec
 from gradwire.core.layout import Layout

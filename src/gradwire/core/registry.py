@@ -133,29 +133,73 @@ def to_spec(thing: Any) -> str:
 
 
 class Check:
-    """Parameter checks for one named thing; each failure is a whole sentence."""
+    """Parameter checks for one named thing, for its `__post_init__`; each failure is a whole sentence.
+
+    Args:
+        name: who speaks.
+
+    Example:
+        >>> Check("my_int8").integer("levels", 200, 1, 127)
+        Traceback (most recent call last):
+        gradwire.core.errors.ConfigError: my_int8: `levels` must be a whole number from 1 to 127, got 200
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def fail(self, field: str, wanted: str, value: object) -> None:
+        """Say what was wanted, and what came.
+
+        Args:
+            field: the parameter's name.
+            wanted: what it must be.
+            value: what came.
+        """
         raise ConfigError(f"{self.name}: `{field}` must be {wanted}, got {value!r}")
 
     def integer(self, field: str, value: object, low: int, high: int | None = None) -> None:
+        """A whole number in [low, high]; without `high`, of at least `low`.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            low: the least.
+            high: the most.
+        """
         wanted = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
             self.fail(field, wanted, value)
 
     def share(self, field: str, value: object) -> None:
-        """A share of the whole: in (0, 1]."""
+        """A share of the whole: in (0, 1].
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             self.fail(field, "the share kept, in (0, 1]", value)
 
     def number(self, field: str, value: object, low: float, high: float, wanted: str) -> None:
-        """A finite number in [low, high], described by `wanted`."""
+        """A finite number in [low, high], described by `wanted`.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            low: the least.
+            high: the most.
+            wanted: how the sentence tells it.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             self.fail(field, wanted, value)
 
     def one_of(self, field: str, value: object, allowed: tuple[object, ...]) -> None:
+        """One of these values.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            allowed: the values.
+        """
         if value not in allowed:
             self.fail(field, " or ".join(repr(a) for a in allowed), value)
