@@ -11,6 +11,7 @@ from gradwire import conformance
 from gradwire.cli import main
 
 CODEC = '''
+import dataclasses
 import torch
 import gradwire
 from dataclasses import dataclass
@@ -65,6 +66,19 @@ class Boast(Right):
 
     def decode(self, payload, numel, rng):
         return super().decode(payload, numel, rng) * 0.5
+
+@dataclass(frozen=True)
+class Method(Right):
+    """Forgot @property."""
+
+    def traits(self):
+        return Right.traits
+
+@dataclass(frozen=True)
+class Listed(Right):
+    """A list is no value."""
+
+    sizes: object = dataclasses.field(default_factory=list)
 
 @dataclass(frozen=True)
 class Steps(Right):
@@ -123,12 +137,19 @@ def line(part):
 
 
 @pytest.mark.usefixtures("here")
-def test_a_broken_contract_is_the_only_news(capsys):
-    (only,) = answer(capsys, "checked_codecs:Off", 1)["checks"]
-    assert [problem["sentence"] for problem in only["problems"]] == [
-        "right: `payload_bytes` must return exactly what a row of 1001 elements takes, 2002 bytes, got 2004; count "
-        "every part that `encode` puts into a row"
-    ]
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("Off", "`payload_bytes` must return exactly what a row of 1001 elements takes, 2002 bytes, got 2004; count "
+         "every part that `encode` puts into a row"),
+        ("Method", "`traits` must be a property, got a method; write @property above it"),
+        ("Listed", "its parameters must be plain values, numbers or texts, so that codecs can be compared and kept, "
+         "got Listed(sizes=[])"),
+    ],
+)  # fmt: skip
+def test_a_broken_contract_is_the_only_news(capsys, name, sentence):
+    (only,) = answer(capsys, f"checked_codecs:{name}", 1)["checks"]
+    assert [problem["sentence"] for problem in only["problems"]] == [f"right: {sentence}"]
 
 
 @pytest.mark.usefixtures("here", "people")

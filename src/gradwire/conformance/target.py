@@ -19,8 +19,8 @@ def chosen(target: str) -> list[Codec]:
     ['fp16', 'fp16(scale=8.0)']
     """
     found = _own(target) if ":" in target.partition("(")[0] else codecs.build(target)
-    built = [found, *(_like(found, spec) for spec in type(found).variants)]
-    return list(dict.fromkeys(built))
+    variants = [_like(found, spec) for spec in type(found).variants]
+    return [found, *(one for one in variants if one != found)]
 
 
 def _own(target: str) -> Codec:
