@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "session": {"unit", "sharded", "core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "cluster": {"core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "tracing": {"core", "kernels", "collectives", "engine"},
+    "conformance": {"core", "kernels", "collectives", "engine", "checkpoint", "cluster", "tracing"},
     "planner": {"core", "collectives", "tracing", "models"},
     "diagnosis": {"core", "planner"},
     "laboratory.report": {"core", "planner"},
@@ -70,6 +71,7 @@ MAY_IMPORT = {
     "cli": {
         "core",
         "collectives",
+        "conformance",
         "tracing",
         "trackers",
         "models",
