@@ -155,13 +155,14 @@ class _Explorer:
         mine, fit = self.asked, answers.fitting(self.question.gpus, self.question.gpus_per_node)
         question = replace(self.question, gpus=fit)
         found = await run.io_bound(answers.answer, question)
-        if mine == self.asked:
-            self._tell(question, found)
+        if found is None or mine != self.asked:  # None: the server is being ended
+            return
+        self._tell(question, found)
+        ui.run_javascript("gradwire.show()")
+        drawn = await run.io_bound(answers.choices, question)
+        if drawn is not None and mine == self.asked:
+            self.map.set_content(_drawn(drawn))
             ui.run_javascript("gradwire.show()")
-            drawn = await run.io_bound(answers.choices, question)
-            if mine == self.asked:
-                self.map.set_content(_drawn(drawn))
-                ui.run_javascript("gradwire.show()")
 
     def _tell(self, question: Question, found: Answer) -> None:
         from nicegui import ui
