@@ -113,7 +113,7 @@ def test_values_of_any_kind_are_taken_from_python():
         (
             {"bandwidth": "1gbit:2gbit:1"},
             ConfigError,
-            "whatif: the number of points of a range is a whole number of at least 2, got '1' in "
+            "whatif: the number of points of a range is a whole number from 2 to 10000, got '1' in "
             "'bandwidth=1gbit:2gbit:1'",
         ),
         (

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gradwire.core.baselines import DDP
+from gradwire.core.baselines import DDP, PREDICTED_STRATEGIES
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
@@ -92,7 +92,7 @@ def predict(
     """
     profile = Profile.load(hardware)
     sums = profile.network.sums if sums is None else sums
-    _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
+    _check(mode, strategy, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     if workload is None:
         shipped().check_model(model)
     cluster = profile.cluster(gpus, gpus_per_node, bandwidth, latency)
@@ -155,6 +155,7 @@ def predict(
 
 def _check(
     mode: str,
+    strategy: str,
     sums: str,
     accumulate: int,
     compute_speed: float,
@@ -164,6 +165,7 @@ def _check(
 ) -> None:
     check = Check("gradwire")
     check.one_of("mode", mode, MODES)
+    check.one_of("strategy", strategy, PREDICTED_STRATEGIES)
     check.one_of("sums", sums, SUMS)
     check.integer("accumulate", accumulate, 1)
     for name, value in (("compute_speed", compute_speed), ("encode_speed", encode_speed), ("ratio", ratio)):
