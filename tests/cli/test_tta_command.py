@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said(tmp_path, capsys):
     assert main(["tta", str(path), "--backward", "20ms"]) == 0
     capsys.readouterr()
     assert main(["tta", str(tmp_path / "none.jsonl")]) == 2
-    assert "none.jsonl'; check the name, or make some with: gradwire bench" in capsys.readouterr().err
+    assert "none.jsonl'; check the name, or make some, as in: gradwire bench" in capsys.readouterr().err
     append(tmp_path / "other.jsonl", [training(kind="rates")])
     assert main(["tta", str(tmp_path / "other.jsonl")]) == 2
     assert "no training in" in capsys.readouterr().err

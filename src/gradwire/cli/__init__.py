@@ -65,20 +65,19 @@ def _run(arguments: list[str]) -> int:
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Our own warnings are one line on stderr; all others stay as they are."""
-    usual = warnings.formatwarning
+    usual = warnings.showwarning
 
-    def written(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-    ) -> str:
+    def shown(message: Warning | str, category: type[Warning], *more: Any) -> None:
         if issubclass(category, GradwireWarning):
-            return f"gradwire: warning: {message}\n"
-        return usual(message, category, filename, lineno, line)
+            print(f"gradwire: warning: {message}", file=sys.stderr, flush=True)
+        else:
+            usual(message, category, *more)
 
-    warnings.formatwarning = written
+    warnings.showwarning = shown  # type: ignore[assignment]  # the rest of the arguments is passed on as it is
     try:
         yield
     finally:
-        warnings.formatwarning = usual
+        warnings.showwarning = usual
 
 
 def _usage(problem: Any, arguments: Sequence[str]) -> str:

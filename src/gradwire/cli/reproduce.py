@@ -90,8 +90,8 @@ def _load(paths: list[Path] | None) -> Evidence:
     found = gathered(f for path in wanted for f in (checked(path) if path.is_dir() else files("reproduce", path)))
     if paths and not found.records and not found.study.records:
         raise ConfigError(
-            f"reproduce: `--records` {', '.join(map(str, paths))} hold no record that a claim is checked against; "
-            f"leave them out, or {MAKE}"
+            f"reproduce: `--records` {', '.join(map(str, paths))}: there is no record that a claim is checked against; "
+            f"leave it out, or {MAKE}"
         )
     return found
 

@@ -18,7 +18,7 @@ from typing import Any
 from gradwire.core.errors import ConfigError, GradwireWarning
 
 FORMAT_VERSION = 1
-MAKE = "make some with: gradwire bench step --record steps.jsonl"
+MAKE = "make some, as in: gradwire bench step --record steps.jsonl"
 AGAIN = "records are never edited, so take the file from its source again"
 # kind -> what every record of it holds: keys of `what`, keys of `outcome`. Pages and fits read these kinds.
 KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -145,24 +145,29 @@ def load(path: str | Path, checked: Collection[str] = ()) -> list[Record]:
     """
     path, records = Path(path), []
     *lines, last = _content(path).split(b"\n")
-    if lines and _is_torn(last):
-        what = "the last line is torn and was left out; the run that wrote it was probably killed"
-        warnings.warn(f"{path.name}, line {len(lines) + 1}: {what}", GradwireWarning, stacklevel=2)
-    else:
-        lines.append(last)
-    for number, line in enumerate(lines, start=1):
+    torn = bool(lines) and _is_torn(last)
+    for number, line in enumerate(lines if torn else (*lines, last), start=1):
         if line.strip():
             try:
-                records.append(Record.from_json(line.decode()))
-                if records[-1].kind in checked:
-                    records[-1].check()
-            except UnicodeDecodeError as problem:
-                raise ConfigError(f"{path.name}, line {number}: JSON was wanted, got no text; {MAKE}") from problem
-            except json.JSONDecodeError as problem:
-                raise ConfigError(f"{path.name}, line {number}: no line of JSON ({problem.msg}); {AGAIN}") from problem
+                records.append(_record(line, checked))
             except ConfigError as problem:
                 raise ConfigError(f"{path.name}, line {number}: {problem}") from problem
+    if torn:
+        what = "the last line is torn and was left out; the run that wrote it was probably killed"
+        warnings.warn(f"{path.name}, line {len(lines) + 1}: {what}", GradwireWarning, stacklevel=2)
     return records
+
+
+def _record(line: bytes, checked: Collection[str]) -> Record:
+    try:
+        record = Record.from_json(line.decode())
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"JSON was wanted, got bytes that are no text; {MAKE}") from problem
+    except json.JSONDecodeError as problem:
+        raise ConfigError(f"no line of JSON ({problem.msg}); {AGAIN}") from problem
+    if record.kind in checked:
+        record.check()
+    return record
 
 
 def load_all(who: str, paths: Iterable[str | Path], checked: Collection[str] = ()) -> list[Record]:

@@ -17,7 +17,7 @@ from gradwire.core.units import format_milliseconds, format_rate, parse_rate, pa
 from gradwire.planner.workload import OVERLAP
 
 ALONE, PAIRED = 25, 10  # points of a range, if one quantity is swept, or two
-MOST_POINTS = 10_000
+MOST_POINTS = 5000  # of a sweep; each takes about a millisecond a curve
 
 WRITTEN = {
     "gpus": "{} GPUs",

@@ -193,19 +193,19 @@ def fails(paths, message):
 
 
 def test_no_file():
-    make = "make some with: gradwire bench step --record steps.jsonl"
+    make = "make some, as in: gradwire bench step --record steps.jsonl"
     fails([], f"report: name at least one file of records; {make}")
     fails(["nowhere.jsonl"], f"report: there is no file 'nowhere.jsonl'; check the name, or {make}")
 
 
 def test_files_without_records(tmp_path):
-    make = "make some with: gradwire bench step --record steps.jsonl"
+    make = "make some, as in: gradwire bench step --record steps.jsonl"
     fails([tmp_path], f"report: the folder {str(tmp_path)!r} has no .jsonl file; check the name, or {make}")
     path = tmp_path / "a.jsonl"
     path.write_text("")
     fails([path], f"report: {str(path)!r} is empty, so there is nothing to report; {make}")
     path.write_bytes(b"\xff\xfe\x00")
-    fails([path], f"a.jsonl, line 1: JSON was wanted, got no text; {make}")
+    fails([path], f"a.jsonl, line 1: JSON was wanted, got bytes that are no text; {make}")
     path.unlink()
     append(path, [record("tests", {}, 1.0, {})] * 2)
     fails(
