@@ -45,7 +45,7 @@ def _run(arguments: list[str]) -> int:
         import typer
     except ImportError as missing:
         raise MissingExtra(
-            f"gradwire: the command line needs {missing.name}, which is not installed; run: pip install 'gradwire[cli]'"
+            f"gradwire: the command line needs {missing.name}, which is not installed; run: pip install typer rich"
         ) from missing
     from gradwire.cli.app import command
 
@@ -69,7 +69,7 @@ def _plain_warnings() -> Iterator[None]:
 
     def shown(message: Warning | str, category: type[Warning], *more: Any) -> None:
         if issubclass(category, GradwireWarning):
-            print(f"gradwire: warning: {message}", file=sys.stderr, flush=True)
+            print(f"gradwire: warning: {str(message).removeprefix('gradwire: ')}", file=sys.stderr, flush=True)
         else:
             usual(message, category, *more)
 
