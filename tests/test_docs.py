@@ -138,7 +138,7 @@ def snippets(page):
 def test_python_snippets_run(tmp_path):
     names = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
     ours, start, adaptive, grace, autopilot = (snippets(page) for page in names)
-    assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 5, 7, 1, 2)
+    assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 6, 7, 1, 2)
     own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
     trained = [TRAINING + snippet for snippet in adaptive]
     steps = [PRELUDE, *ours, *start, own_model, *grace, own_model, *autopilot, *trained, "dist.destroy_process_group()"]
