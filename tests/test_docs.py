@@ -141,7 +141,19 @@ def test_python_snippets_run(tmp_path):
     assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 6, 7, 1, 2)
     own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
     trained = [TRAINING + snippet for snippet in adaptive]
-    steps = [PRELUDE, *ours, *start, own_model, *grace, own_model, *autopilot, *trained, "dist.destroy_process_group()"]
+    asked = "assert small()(*small().example(3)).shape == (3, 10)"  # what the command line does with it
+    steps = [
+        PRELUDE,
+        *ours,
+        *start,
+        asked,
+        own_model,
+        *grace,
+        own_model,
+        *autopilot,
+        *trained,
+        "dist.destroy_process_group()",
+    ]
     # A process of its own: a snippet registers a codec, which the conformance suite must not meet.
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(steps)],

@@ -32,7 +32,7 @@ NO_STEP = (
 )
 PROFILES = "h200, h200-bf16, h200-fp32, this-machine, v100-paper-measured, v100-paper-simulated"
 QUANTITIES = "bandwidth, batch, compute_speed, encode_speed, gpus, gpus_per_node, latency, ratio"
-STRATEGIES = "'auto' or 'all_gather' or 'all_reduce' or 'scatter_reduce_gather' or 'hierarchical' or 'parameter_server'"
+STRATEGIES = "all_gather, all_reduce, auto, hierarchical, parameter_server, scatter_reduce_gather"
 TASKS = "'images' or 'language' or 'recommendation' or 'segmentation'"
 EXAMPLE = "such as: model.example = lambda batch: (torch.randn(batch, 3, 32, 32),)"
 
@@ -246,7 +246,7 @@ SLIPS = [
         f"add a line where it is made, {EXAMPLE}",
     ),
     ("calibrate --device tpu", 2, "calibrate: `device` must be 'cpu' or 'cuda', got 'tpu'"),
-    (f"predict {SETUP} --strategy foo", 2, f"`strategy` must be {STRATEGIES}, got 'foo'"),
+    (f"predict {SETUP} --strategy foo", 2, f"no strategy named 'foo'; known: {STRATEGIES}"),
     (f"predict {SETUP} --mode foo", 2, "`mode` must be 'overlap' or 'after_backward', got 'foo'"),
     (f"advise {SETUP} --task image", 2, f"advise: `task` must be {TASKS}, got 'image'"),
     (f"whatif --sweep foo=1:2 {SETUP}", 2, f"whatif: no quantity named 'foo'; known: {QUANTITIES}"),

@@ -101,10 +101,10 @@ Switch = Annotated[
 
 def keywords(*, model: str, latency: str | None, backward: str | None, **given: Any) -> dict[str, Any]:
     """What `gradwire.planner.questions` takes, of what was typed: times in seconds, and nothing that was not given."""
-    from gradwire.core.registry import Check
     from gradwire.core.units import parse_seconds
+    from gradwire.planner.model import check_strategy
 
-    Check("gradwire").one_of("strategy", given.get("strategy", "auto"), PREDICTED_STRATEGIES)
+    check_strategy(given.get("strategy", "auto"))
     times = {"latency": latency, "backward": backward}
     seconds = {name: parse_seconds(text) for name, text in times.items() if text is not None}
     return {"model": model} | {name: value for name, value in given.items() if value is not None} | seconds

@@ -101,7 +101,9 @@ def kind_of(*values: object) -> str | None:
 def _say_slow() -> None:
     """Once a process, and of a job by rank 0 alone."""
     if os.environ.get("RANK", "0") == "0":
-        message = "gradwire: without Numba codecs run in plain torch on the CPU, several times slower; pip install numba"
+        message = (
+            "gradwire: without Numba codecs run in plain torch on the CPU, several times slower; pip install numba"
+        )
         warnings.warn(message, GradwireWarning, stacklevel=2)
 
 
