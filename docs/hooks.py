@@ -24,7 +24,7 @@ from markup import fenced
 ROOT = Path(__file__).resolve().parent.parent
 # the place of a page in the repository -> in the site; what is not here keeps its place
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-COPIED = ("results/*.jsonl", "results/README.md", "examples/*.py")
+COPIED = ("results/*.jsonl", "results/superseded/*.jsonl", "results/README.md", "examples/*.py")
 LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)([^)#\s]+)")
 LIMITS = re.compile(r"\\(sum|max|min)_")  # in a formula of its own, the index is below
 ARG = re.compile(r"\\arg(?![a-zA-Z])")  # latex2mathml does not know it

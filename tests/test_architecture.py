@@ -41,12 +41,16 @@ MAY_IMPORT = {
     "session": {"unit", "sharded", "core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "cluster": {"core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "tracing": {"core", "kernels", "collectives", "engine"},
+    "conformance": {"core", "kernels", "collectives", "engine", "checkpoint", "cluster", "tracing"},
     "planner": {"core", "collectives", "tracing", "models"},
     "diagnosis": {"core", "planner"},
     "laboratory.report": {"core", "planner"},
     "laboratory.reproduce": {"core", "planner"},
+    "laboratory.explore": {"core", "planner", "laboratory.report"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
-    "integrations": {"core", "memory", "adaptive", "engine", "checkpoint", "session", "planner"},
+    "integrations": {
+        *("core", "memory", "adaptive", "engine", "checkpoint", "session", "tracing", "trackers", "planner"),
+    },
     "laboratory.bench": {
         "core",
         "kernels",
@@ -67,6 +71,7 @@ MAY_IMPORT = {
     "cli": {
         "core",
         "collectives",
+        "conformance",
         "tracing",
         "trackers",
         "models",
@@ -74,6 +79,7 @@ MAY_IMPORT = {
         "diagnosis",
         "laboratory.bench",
         "laboratory.hosts",
+        "laboratory.explore",
         "laboratory.report",
         "laboratory.reproduce",
     },
@@ -96,15 +102,19 @@ OUTSIDE = {
     ],
     "torch.multiprocessing": ["laboratory/bench/*.py"],
     "multiprocessing": ["laboratory/bench/*.py"],
-    "subprocess": ["diagnosis/job.py", "laboratory/bench/*.py", "core/records.py", "laboratory/hosts/*.py"],
+    "subprocess": ["diagnosis/job.py", "laboratory/bench/*.py", "core/environment.py", "laboratory/hosts/*.py"],
     "typer": ["cli/*.py", "cli/bench/*.py"],
     "rich": ["cli/*.py", "cli/bench/*.py"],
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],
     "matplotlib": ["laboratory/report/*.py"],
+    "nicegui": ["laboratory/explore/server.py"],
 }
 # parts that must load without torch, but for the files in which controllers meet tensors, models are traced, or ranks
 # are watched
-WITHOUT_TORCH = ("planner", "diagnosis", "laboratory.report", "laboratory.reproduce", "adaptive", "trackers")
+WITHOUT_TORCH = (
+    *("planner", "diagnosis", "laboratory.explore", "laboratory.report", "laboratory.reproduce"),
+    *("adaptive", "trackers"),
+)
 WATCHING = ("doctor", "rank", "surroundings", "watcher")
 WITH_TORCH = [
     ROOT / "adaptive" / "steering.py",

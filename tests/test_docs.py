@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ PAGES = [
     "docs/grace.md",
     "docs/lab.md",
     "docs/network.md",
+    "docs/own-codec.md",
+    "docs/pages.md",
     "docs/prediction.md",
     "docs/start.md",
     "docs/throughputs.md",
@@ -33,6 +36,7 @@ PAGES = [
     "results/README.md",
     *(str(p.relative_to(ROOT)) for folder in ("api", "codecs") for p in sorted((ROOT / "docs" / folder).glob("*.md"))),
 ]
+OWN = "docs/own-codec.md"
 GENERATED = [
     "README.md",
     "docs/autopilot.md",
@@ -135,26 +139,90 @@ def snippets(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+RUN_HERE = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
+RUN_ELSEWHERE = ("docs/lab.md", OWN)  # the first on emulated hosts: tests/laboratory/hosts/test_run.py
+
+
+def test_every_block_of_python_is_run():
+    everywhere = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").glob("*.md")]
+    found = {str(page.relative_to(ROOT)) for page in everywhere if "```py" in without_examples(page)}
+    assert found == {*RUN_HERE, *RUN_ELSEWHERE}
+
+
+def without_examples(page):
+    """A page without what comes from docstrings, whose examples other tests run."""
+    return re.sub(r"```pycon\n.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
 def test_python_snippets_run(tmp_path):
-    names = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
-    ours, start, adaptive, grace, autopilot = (snippets(page) for page in names)
+    ours, start, adaptive, grace, autopilot = (snippets(page) for page in RUN_HERE)
     assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 5, 7, 1, 2)
     own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
     trained = [TRAINING + snippet for snippet in adaptive]
     steps = [PRELUDE, *ours, *start, own_model, *grace, own_model, *autopilot, *trained, "dist.destroy_process_group()"]
-    # A process of its own: a snippet registers a codec, which the conformance suite must not meet.
+    printed = run(steps, tmp_path)
+    assert "{'weight': 'powersgd(rank=4)'} ()\n" in printed
+    assert "{'weight': 'powersgd(rank=1)'}\nnorm 8 to 7 in 1 epochs: 0.12 < eta\n" in printed
+    assert "torch.Size([256, 128]) 4608 bytes sent by each worker" in printed
+    assert "tensor([1., 1., 1.])" in printed
+
+
+def run(steps, folder):
+    """In a process of its own: snippets register codecs, which other tests must not meet."""
+    code = "\n".join(steps)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(steps)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
+        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
-    assert "{'weight': 'powersgd(rank=4)'} ()\n" in done.stdout
-    assert "{'weight': 'powersgd(rank=1)'}\nnorm 8 to 7 in 1 epochs: 0.12 < eta\n" in done.stdout
-    assert "torch.Size([256, 128]) 4608 bytes sent by each worker" in done.stdout
-    assert "tensor([1., 1., 1.])" in done.stdout
+    return done.stdout
+
+
+# What `gradwire check` does, for all codecs that a page defines.
+CHECKED = """
+from gradwire import conformance
+from gradwire.core.codec import codecs
+from gradwire.conformance.target import chosen
+own = [name for name in codecs.names() if not codecs.cls(name).__module__.startswith("gradwire.")]
+problems = [o.problems for n in own for codec in chosen(n) for o in conformance.run(codec) if not o.passed]
+assert not problems, problems
+print("checked:", *own)
+"""
+
+
+def test_the_codec_of_the_readme_passes_all_checks(tmp_path):
+    (codec,) = [snippet for snippet in snippets("README.md") if "gradwire.Codec" in snippet]
+    assert run([codec, CHECKED], tmp_path) == "tensor([1., 1., 1.]) 3015\nchecked: my_int8\n"
+
+
+def test_the_codecs_of_the_tutorial_pass_all_checks(tmp_path):
+    printed = run([*snippets(OWN), CHECKED], tmp_path)
+    assert printed.endswith("\nchecked: my_int8 random_half shared_step\n")
+    assert re.match(r"3015 bytes sent by each worker, normalised error 0\.0\d\d\n", printed), printed
+    page = " ".join((ROOT / OWN).read_text(encoding="utf-8").split())
+    assert printed.splitlines()[1] in page  # the sentence for a slip
+
+
+def test_the_tutorial_shows_what_new_codec_writes():
+    from gradwire.cli.new_codec import filled
+
+    page = (ROOT / OWN).read_text(encoding="utf-8")
+    block = re.search(r"<!-- template:begin -->\n```python\n(.*?)```\n<!-- template:end -->", page, re.DOTALL)[1]
+    assert block == filled("codec.py.txt", {"name": "my_int8", "cls": "MyInt8"})
+    assert '    my_int8 = "gradwire_my_int8:MyInt8"\n' in page
+
+
+def test_every_command_line_of_the_tutorial_is_one():
+    from gradwire.cli.app import command
+
+    lines = (ROOT / OWN).read_text(encoding="utf-8").replace("\\\n", "")
+    told = [shlex.split(line) for line in re.findall(r"^    gradwire (.*)", lines, re.MULTILINE)]
+    assert {words[0] for words in told} == {"new-codec", "check", "size", "bench", "predict"}
+    for words in told:
+        entry = command()
+        while hasattr(entry, "commands"):
+            entry, words = entry.commands[words[0]], words[1:]
+        known = {option for parameter in entry.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -9,11 +9,11 @@ import torch
 
 import gradwire
 from gradwire import checkpoint
+from gradwire.conformance.lockstep import engines, step
 from gradwire.core.layout import Layout
 from gradwire.core.slots import Slot
 from gradwire.core.state import Store
 from gradwire.engine import Engine
-from lockstep import engines, step
 
 
 def normal(*shape, seed=0):

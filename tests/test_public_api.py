@@ -9,10 +9,11 @@ import pytest
 import gradwire
 
 PUBLIC = {
-    "Accordion", "AccordionBatch", "AdaQS", "Codec", "Combine", "ConfigError", "Context", "ExchangeFailed", "Gather",
-    "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra", "Payload", "Reduced", "Route",
-    "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster", "Warmup", "advise", "attach", "codec",
-    "codec_names", "doctor", "grace", "open_tracker", "predict", "register", "whatif",
+    "Accordion", "AccordionBatch", "AdaQS", "Codec", "CodecError", "Combine", "ConfigError", "Context",
+    "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra",
+    "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster",
+    "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker", "predict", "register",
+    "whatif",
 }  # fmt: skip
 
 
@@ -34,14 +35,14 @@ def test_exceptions_are_drawn_in_the_tree():
 
     tree = errors.__doc__ or ""
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.GradwireError)]
-    assert len(classes) == 9
+    assert len(classes) == 10
     assert all(c.__name__ in tree for c in classes)
 
 
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
         "model", "codec", "task", "controller", "memory", "strategy", "mode", "tensors", "seed", "optimizer", "scaler",
-        "nmse_every", "graphs", "check",
+        "nmse_every", "graphs", "check", "dry_run", "workers",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
         "workers", "codec", "memory", "strategy", "seed", "controller", "tensors", "nmse_every",

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire import checkpoint
 from gradwire.collectives import local
+from gradwire.conformance import lockstep
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 from gradwire.sharded import reduce_scatter

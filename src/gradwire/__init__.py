@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradwire.cluster import VirtualCluster
     from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, codec, codec_names, register
     from gradwire.core.errors import (
+        CodecError,
         ConfigError,
         ExchangeFailed,
         GradwireError,
@@ -39,6 +40,7 @@ __all__ = [
     "AccordionBatch",
     "AdaQS",
     "Codec",
+    "CodecError",
     "Combine",
     "ConfigError",
     "Context",
@@ -77,6 +79,7 @@ _HOMES = {
     "gradwire.cluster": ["VirtualCluster"],
     "gradwire.core.codec": ["Codec", "Combine", "Context", "Reduced", "Traits", "codec", "codec_names", "register"],
     "gradwire.core.errors": [
+        "CodecError",
         "ConfigError",
         "ExchangeFailed",
         "GradwireError",

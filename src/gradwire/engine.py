@@ -34,7 +34,7 @@ from gradwire.kernels.window import read, write
 from gradwire.memory.base import Memory
 from gradwire.setup import moved
 from gradwire.steps import Steps
-from gradwire.unit import UnitPart, UnitResult, squares_of, used_here
+from gradwire.unit import Errors, UnitPart, UnitResult, used_here
 
 
 class Engine(Steps):
@@ -98,11 +98,13 @@ class Engine(Steps):
         used = used_here(x, split.whole) if self.track_unused else None
         writes = tuple(Transaction(group.store, len(group.ranks)) for group in self.groups)
         if self.per_node == 1:
-            flags, squares = yield from self._reduce(Window.whole(x, scratch=scratch), split, used, out, 0, writes[0])
+            flags, errors = yield from self._reduce(Window.whole(x, scratch=scratch), split, used, out, 0, writes[0])
+            squares = None if errors is None else errors.total
         else:
             squares = yield from self._reduce_by_node(x, split, used, out, writes)
             flags = (nonfinite_flag(out),)
-        return UnitResult(out, flags if self.keeps_anything else (), squares, writes)
+            errors = None
+        return UnitResult(out, flags if self.keeps_anything else (), squares, writes, errors)
 
     def _reduce_by_node(
         self, x: Tensor, split: Split, flags: Tensor | None, out: Tensor, writes: Sequence[Transaction]
@@ -128,13 +130,13 @@ class Engine(Steps):
         ]
         found = yield from side_by_side(programs)
         none = x.new_zeros(2, dtype=torch.float32)
-        squares = [none if measured is None else measured for _, measured in found] if measures else None
+        squares = [none if errors is None else errors.total for _, errors in found] if measures else None
         return (yield from sharding.join(outs, squares, out))
 
     def _reduce(
         self, x: Window, split: Split, flags: Tensor | None, out: Tensor, index: int, writes: Transaction
-    ) -> Program[tuple[tuple[Flag, ...], Tensor | None]]:
-        """Write the mean of `x` to `out`; returns flags, and the squares of error and mean if they are measured."""
+    ) -> Program[tuple[tuple[Flag, ...], Errors | None]]:
+        """Write the mean of `x` to `out`; returns flags, and the errors of the result if they are measured."""
         unit, share, rescale = self.unit(split), 1.0 / self.peers, self.rescale()
         used = {}
         if flags is not None:
@@ -162,7 +164,7 @@ class Engine(Steps):
                 beside.append(Sum(part.source.read() * share))
         results, sums = yield from together(side_by_side([p.program() for p in parts]), tuple(beside))
         dense, exact = (sums[0], sums[1:]) if unit.rest.segments or used else (out[:, :0], sums)
-        pairs = [squares_of(part.target.read(), wanted) for part, wanted in zip(parts, exact, strict=False)]
+        errors = [Errors.of(p.ctx.layout, p.target.read(), wanted) for p, wanted in zip(parts, exact, strict=False)]
         if used:
             anybody = dict(zip(used, dense[:, unit.rest.numel :].split(1, 1), strict=True))
             for part in parts:
@@ -171,7 +173,7 @@ class Engine(Steps):
             ctx = self.context(unit.rest, index, writes, None, rest, rescale)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)
             results.append(write(Window(out, unit.rest_spans), mean))
-        return tuple(results), torch.stack(pairs).sum(0) if pairs else None
+        return tuple(results), Errors.joined(errors) if errors else None
 
     def context(
         self,

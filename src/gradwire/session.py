@@ -34,6 +34,7 @@ from gradwire.collectives.meter import Meter
 from gradwire.core.errors import ExchangeFailed
 from gradwire.core.exchange import Program, side_by_side
 from gradwire.core.layout import Layout
+from gradwire.core.moments import Exchanged, Moment, moment
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
 from gradwire.memory.base import ERROR
@@ -86,6 +87,11 @@ class Session:
         self._held: list[Handed] = []  # tiny units that wait for the next one
         self._launched = 0  # units, or tiny ones with another, in this step
         self._results: dict[int, list[UnitResult]] = {}  # by their number, of this step
+        self.watched = False  # whether moments of exchanges are taken
+        self._begun: Moment | None = None  # of this step
+        self._done: Moment | None = None
+        self._exchanged: Exchanged | None = None  # of the last one
+        self._drivers: list[ProcessGroupDriver] = []
         self.alone = engine.workers == 1
         if self.alone:
             return
@@ -157,6 +163,8 @@ class Session:
 
     def _launch(self) -> None:
         """Start what was handed in: a unit, and the tiny ones before it."""
+        if self.watched and not self._launched:
+            self._begun = moment(self.device)
         index = self._launched % len(self._lanes)
         job = partial(self._reduce, self._launched, self._drivers[index], self._held)
         self._lanes[index].executor.submit(job)
@@ -194,9 +202,12 @@ class Session:
         self._results = {}
         self.steps += 1
         then()
+        if self.watched:
+            self._done = moment(self.device)
 
     def wait(self) -> None:
         """Wait until all that was handed in is done; raise what the first failing unit raised."""
+        computed = (moment(self.device), self.parts_seconds) if self.watched else None
         for lane in self._lanes:
             lane.executor.join()
             if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
@@ -204,6 +215,24 @@ class Session:
         if self._errors:
             self._held, self._results = [], {}
         self.raise_error()
+        if computed is not None and self._begun is not None and self._done is not None:
+            self._exchanged = Exchanged(self._begun, computed[0], self._done, *self._seen_since(computed[1]))
+            self._begun = self._done = None
+
+    def _seen_since(self, before: tuple[float, float, float] | None) -> tuple[float | None, float | None]:
+        """Seconds in exchanges since then, and the rate of the fastest of this step."""
+        after, clocks = self.parts_seconds, [driver.clock for driver in self._drivers]
+        if before is None or after is None:
+            return None, None
+        fastest = max(clock.bytes_per_second for clock in clocks)
+        for clock in clocks:
+            clock.bytes_per_second = 0.0
+        return after[1] - before[1], fastest or None
+
+    def take_exchanged(self) -> Exchanged | None:
+        """The moments of the last step's exchange, once; None where there was none, or `watched` is not set."""
+        found, self._exchanged = self._exchanged, None
+        return found
 
     def raise_error(self) -> None:
         """Raise what an earlier unit raised: nothing more is sent after it. A failure here comes before a peer's."""
@@ -258,13 +287,28 @@ class Session:
         """
         checkpoint.load(self.engine, state)
 
+    @property
+    def sent_bytes(self) -> int:
+        """What has left this rank by the network since this was made."""
+        return sum(driver.meter.sent_bytes for driver in self._drivers)
+
+    @property
+    def parts_seconds(self) -> tuple[float, float, float] | None:
+        """Encode, communicate (with waits for other ranks) and decode, of the lanes' threads; None on an accelerator.
+
+        On a GPU threads only launch, and their time says nothing.
+        """
+        if self.device.type != "cpu" or self.alone:
+            return None
+        clocks = [driver.clock for driver in self._drivers]
+        return sum(c.encode for c in clocks), sum(c.communicate for c in clocks), sum(c.decode for c in clocks)
+
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since this was made. Seconds are of the host's clock, and None on an accelerator."""
-        engine, drivers = self.engine, [] if self.alone else self._drivers
+        engine, sent = self.engine, self.sent_bytes
+        encode, communicate, decode = self.parts_seconds or (None, None, None)
         norms = residual_norms(engine)
-        meters = [driver.meter for driver in drivers]
-        clocks = [driver.clock for driver in drivers] if self.device.type == "cpu" else []
-        sent = sum(m.sent_bytes for m in meters)
+        meters = [driver.meter for driver in self._drivers]
         steering = engine.steering
         return {
             "codec": engine.codec.spec,
@@ -276,9 +320,9 @@ class Session:
             "sent_bytes": sent,
             "node_bytes": sum(m.node_bytes for m in meters),
             "sent_bytes_per_step": sent / self.steps if self.steps else 0.0,
-            "encode_seconds": sum(c.encode for c in clocks) if clocks else None,
-            "communicate_seconds": sum(c.communicate for c in clocks) if clocks else None,
-            "decode_seconds": sum(c.decode for c in clocks) if clocks else None,
+            "encode_seconds": encode,
+            "communicate_seconds": communicate,
+            "decode_seconds": decode,
             "nmse": engine.nmse(),
             "graphs": engine.graphs.summary(),
             "link": None if engine.link is None else dataclasses.asdict(engine.link),
@@ -303,10 +347,9 @@ def warn_if_idle(engine: Engine, what: str, stacklevel: int) -> None:
 
 def _described(engine: Engine) -> str:
     """All that the ranks' engines must have in common."""
-    strategy = to_spec(engine.strategy) if engine.strategy else "measured" if engine.measured else "auto"
     controller = "" if engine.steering is None else f"controller {engine.steering.controller.spec}, "
     return (
-        f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {strategy}, "
+        f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {engine.strategy_spec}, "
         f"tensors {engine.tensors}, seed {engine.seed}, nmse_every {engine.nmse_every}"
     )
 

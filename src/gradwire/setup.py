@@ -19,9 +19,11 @@ from gradwire.collectives.hierarchical import NodeSharding, Ownership, Placement
 from gradwire.collectives.link import Link, measuring
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Carrier, Codec, Combine, Strategy
+from gradwire.core.contract import check_codec
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, Team, within
 from gradwire.core.layout import Layout, Segment, Split
+from gradwire.core.registry import to_spec
 from gradwire.core.slots import Piece
 from gradwire.core.state import Store, Transaction
 from gradwire.core.window import spans
@@ -56,6 +58,8 @@ class SetUp:
         if tensors not in ("matrices", "all"):
             raise ConfigError(f"gradwire: `tensors` must be 'matrices' or 'all', got {tensors!r}")
         self.steering, choices = steer(controller, codec)
+        for choice in choices:
+            check_codec(choice)
         self.codec = choices[0]
         wanted = default_memory(choices) if memory == "default" else memory
         self.memory = memories.build(wanted) if isinstance(wanted, str) else wanted
@@ -88,6 +92,11 @@ class SetUp:
     def store(self) -> Store:
         """What the first workers of this process keep."""
         return self.groups[0].store
+
+    @property
+    def strategy_spec(self) -> str:
+        """As `Engine` was told."""
+        return to_spec(self.strategy) if self.strategy else MEASURED if self.measured else "auto"
 
     @property
     def teams(self) -> list[Team]:

@@ -23,7 +23,7 @@ from gradwire.graphs import Graphs, lies
 from gradwire.kernels.commit import settle
 from gradwire.memory.base import ERROR, Memory
 from gradwire.setup import SetUp
-from gradwire.unit import UnitResult
+from gradwire.unit import Errors, UnitResult
 
 
 class Steps(SetUp):
@@ -49,6 +49,8 @@ class Steps(SetUp):
         self._skipped = torch.zeros((), dtype=torch.int64)
         self._observed: dict[str, dict[str, Tensor]] = {}
         self._squares = torch.zeros(2)  # of measured errors, and of exact means
+        self.errors: tuple[Errors, ...] = ()  # of the last step in which they were measured, unit by unit
+        self.errors_step: int | None = None  # which one that was
 
     def forget_layouts(self) -> None:
         super().forget_layouts()
@@ -86,6 +88,8 @@ class Steps(SetUp):
                 one.commit(finite)
             for squares in (r.squares for r in results if r.squares is not None):
                 self._squares = self._squares.to(squares.device) + squares
+            if found := [r.errors for r in results if r.errors is not None]:
+                self.errors, self.errors_step = tuple(found), self.step
         self._observed = {}
         self.step += 1
 

@@ -7,7 +7,7 @@ few steps of Gaussian noise at the scale of usual gradients, with its memory, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -119,16 +119,67 @@ def _run(
 
     def trace_rank(rank: int) -> list[TracedExchange]:
         engine = Engine(codec, memory=memory, strategy=strategy, tensors=tensors, ranks=(rank,), workers=workers)
-        first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
-        engine.step = codec.steady_from_step + first
-        exchanges: list[TracedExchange] = []
-        with torch.no_grad():
-            for step in range(first, steps):
-                x = SCALE * normal(Random(step=step).common("trace"), (1, layout.numel), torch.device(device))
-                exchanges, result = driver.run(engine.reduce(x, layout), workers, rank)
-                engine.finish_step([result])
-        return exchanges
+        return _last_step(engine, layout, device, steps)[0]
 
     wish = parse(strategy)
     ranks = wish.fitted(workers).per_node if isinstance(wish, Hierarchical) else 1
     return max(map(trace_rank, range(ranks)), key=lambda traced: sum(e.sent_bytes for e in traced))
+
+
+def _last_step(
+    engine: Engine, layout: Layout, device: str, steps: int, dtype: torch.dtype = torch.float32
+) -> tuple[list[TracedExchange], int]:
+    """The exchanges of the last of `steps` steps of a fresh engine, and the bytes that it keeps."""
+    first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
+    engine.step = engine.codec.steady_from_step + first
+    exchanges, kept = list[TracedExchange](), 0
+    with torch.no_grad():
+        for step in range(first, steps):
+            x = SCALE * normal(Random(step=step).common("trace"), (1, layout.numel), torch.device(device))
+            exchanges, result = driver.run(engine.reduce(x.to(dtype), layout), engine.workers, engine.ranks[0])
+            kept = sum(one.kept_bytes for one in result.writes)
+            if step + 1 < steps or device != "meta":
+                engine.finish_step([result])
+    return exchanges, kept
+
+
+@dataclass(frozen=True)
+class UnitTrace:
+    """One unit of compression in one step of one worker, with its memory."""
+
+    exchanges: tuple[TracedExchange, ...]
+    kept_bytes: int  # from step to step: memories, and what codecs keep
+
+    @property
+    def sent_bytes(self) -> int:
+        """What leaves the worker by the network."""
+        return sum(e.sent_bytes for e in self.exchanges)
+
+    @property
+    def message_bytes(self) -> int:
+        """Room for what is handed in and received."""
+        return sum(e.handed_bytes + e.received_bytes for e in self.exchanges)
+
+
+def trace_unit(make: Callable[[], Engine], layout: Layout, dtype: torch.dtype = torch.float32) -> UnitTrace:
+    """Trace a unit of a real set-up, memory included.
+
+    Args:
+        make: makes the engine; a fresh one each time.
+        layout: the unit's tensors.
+        dtype: of the gradient.
+
+    >>> trace_unit(lambda: Engine("topk", workers=4), Layout.of([("w", (100, 100))])).kept_bytes
+    80000
+    """
+    engine = make()
+    if engine.codec.traits.fixed_size:
+        try:
+            exchanges, kept = _last_step(engine, layout, "meta", 1, dtype)
+            return UnitTrace(tuple(exchanges), kept)
+        except GradwireError:
+            raise
+        except (NotImplementedError, RuntimeError):  # a codec that looks at its data
+            pass
+    exchanges, kept = _last_step(make(), layout, "cpu", STEPS, dtype)
+    return UnitTrace(tuple(exchanges), kept)

@@ -50,6 +50,30 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
+class Errors:
+    """Of the tensors that codecs reduced in one step: squares of each one's error, and of its exact mean."""
+
+    names: tuple[str, ...]
+    squares: Tensor  # (2, tensors)
+
+    @classmethod
+    def of(cls, layout: Layout, mean: Tensor, exact: Tensor) -> Errors:
+        """Of the result `mean`, beside what it should be."""
+        squares = [(mean - exact).float().square(), exact.float().square()]
+        return cls(layout.names, torch.stack([torch.stack([p.sum() for p in layout.split(s)]) for s in squares]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Errors]) -> Errors:
+        """Of all parts of a unit."""
+        return cls(tuple(n for part in parts for n in part.names), torch.cat([part.squares for part in parts], 1))
+
+    @property
+    def total(self) -> Tensor:
+        """Of error and exact mean, of all tensors together."""
+        return self.squares.sum(1)
+
+
+@dataclass(frozen=True, eq=False)
 class UnitResult:
     """What a unit's program returns: the mean, and what `finish_step` needs."""
 
@@ -57,6 +81,7 @@ class UnitResult:
     flags: tuple[Flag, ...]  # of all that was written; none where nothing is kept
     squares: Tensor | None  # of error and exact mean, where they were measured
     writes: tuple[Transaction, ...]
+    errors: Errors | None = None  # the same by tensor, where one rank knows them
 
 
 @dataclass
@@ -150,8 +175,3 @@ def used_here(x: Tensor, layout: Layout) -> Tensor:
 def _unused_here(flags: Mapping[str, Tensor]) -> list[str]:
     """The tensors that some worker here has not used; where the host would have to wait for that, all."""
     return [name for name, flag in flags.items() if flag.device.type != "cpu" or bool((flag == 0).any())]
-
-
-def squares_of(mean: Tensor, exact: Tensor) -> Tensor:
-    """Of the error of `mean`, and of what it should be."""
-    return torch.stack([(mean - exact).float().square().sum(), exact.float().square().sum()])

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire import checkpoint
 from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Choice, Choices, Controller, Observation, Warmup
 from gradwire.adaptive.values import ALL
 from gradwire.collectives import local, trace
 from gradwire.collectives.meter import Meter
+from gradwire.conformance import lockstep
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 

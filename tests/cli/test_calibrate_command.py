@@ -73,3 +73,39 @@ def test_wrong_requests(arguments, sentence, tmp_path, capsys, monkeypatch):
     (tmp_path / "empty.jsonl").write_text("")
     assert main(arguments) == 2
     assert sentence in capsys.readouterr().err
+
+
+def training_record(path, **changes):
+    """A line of a user's own training, as `handle.watch(record=...)` writes it."""
+    from gradwire.integrations.recorder import Recorder, described
+    from gradwire.integrations.window import Window
+
+    about = {"model": "resnet50", "batch": 64, "network": "10gbit", "hosts": 4} | changes
+    what = described(4, "ResNet", {k: v for k, v in about.items() if v is not None and k != "configuration"})
+    what |= {
+        "configuration": about.get("configuration", "eightbit"),
+        "mode": "overlap",
+        "strategy": "auto",
+        "workers": 4,
+    }
+    window = Window(step=100, codec="eightbit", seconds=(0.2, 0.21, 0.22), sent_bytes=4e7, plain_bytes=1.5e8)
+    Recorder(path, what, "nccl")(window)
+
+
+def test_a_users_training_is_predicted(tmp_path, capsys):
+    training_record(tmp_path / "run.jsonl")
+    assert main(["validate", str(tmp_path / "run.jsonl"), "--hardware", "h200", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert (found["model"], found["configuration"], found["measured_seconds"]) == ("resnet50", "eightbit", 0.21)
+    assert found["error"] == pytest.approx(found["predicted_seconds"] / 0.21 - 1)
+
+
+def test_a_training_that_tells_too_little_is_refused(tmp_path, capsys):
+    training_record(tmp_path / "run.jsonl", model="mine", batch=None, network=None, configuration="auto")
+    assert main(["validate", str(tmp_path / "run.jsonl"), "--hardware", "h200"]) == 2
+    assert capsys.readouterr().err == (
+        "gradwire: validate: the records of these trainings cannot be predicted; missing: batch, network, a model that "
+        "profile h200 knows, in place of 'mine', one codec for the whole training, in place of 'auto'. Say it when a "
+        "training is recorded: handle.watch(record=..., about={'model': 'resnet50', 'batch': 64, 'network': '10gbit', "
+        "'hosts': 4})\n"
+    )

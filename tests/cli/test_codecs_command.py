@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 
 import pytest
@@ -48,6 +50,16 @@ def test_one_codec_with_its_maths(capsys):
     assert one["strategies"] == ["all_gather", "scatter_reduce_gather"]
     assert one["docstring"].startswith(one["summary"])
     assert "arXiv" in one["docstring"]
+
+
+def test_paragraphs_are_broken_where_the_terminal_ends(capsys, people):
+    assert doctest.testmod(importlib.import_module("gradwire.cli.codecs")) == (0, 1)
+    assert main(["codecs", "topk"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "\ncontraction with delta = k/n; runs with error feedback. Workers choose different\ncoordinates, so" in shown
+    )
+    assert "\nWire: k values of" in shown  # a line of its own stays one
 
 
 def test_a_spec_is_described_with_its_parameters(capsys):

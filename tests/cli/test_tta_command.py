@@ -125,15 +125,38 @@ def test_rolling_and_patience(some):
 def test_one_set_up_is_chosen(tmp_path):
     path = tmp_path / "it.jsonl"
     append(path, [training(), training(workers=4), perplexity()])
-    with pytest.raises(
-        ConfigError, match=r"3 set-ups cannot be compared with each other; there are: task resnet9-cifar10"
-    ):
-        run(path)
     assert json.loads(run(path, "--task", "resnet9-cifar10", "--workers", 4))["setup"]["workers"] == 4
     found = json.loads(run(path, "--task", "bert-small-wikitext2"))
     assert (found["unit"], found["higher_is_better"], found["targets"]) == ("perplexity", False, [102.0, 105.0, 110.0])
-    with pytest.raises(ConfigError, match="no training has task resnet9-cifar10, epochs 9; there are: task resnet9"):
-        run(path, "--task", "resnet9-cifar10", "--epochs", 9)
+    asked = "--task resnet9-cifar10 --epochs 9"
+    there = "--task resnet9-cifar10 --workers 8, --task resnet9-cifar10 --workers 4"
+    with pytest.raises(ConfigError) as caught:
+        run(path, *asked.split())
+    assert str(caught.value) == f"tta: no training has {asked}; there are: {there}"
+    with pytest.raises(ConfigError) as caught:
+        run(path, "--task", "mine")
+    tasks = "--task resnet9-cifar10, --task bert-small-wikitext2"
+    assert str(caught.value) == f"tta: no training has --task mine; there are: {tasks}"
+
+
+def test_several_set_ups_are_listed_with_the_options_that_choose_one(tmp_path, capsys, people, monkeypatch):
+    path, first = tmp_path / "it.jsonl", training()
+    append(path, [first, training("topk"), training(batch=512), perplexity()])
+    assert main(["tta", str(path), "--json"]) == 2
+    setups = json.loads(capsys.readouterr().out)["setups"]
+    assert [s["task"] for s in setups] == ["resnet9-cifar10", "resnet9-cifar10", "bert-small-wikitext2"]
+    assert (setups[0]["codecs"], setups[0]["trainings"], setups[0]["data"]) == (2, 2, first.what["data"])
+    assert main(["tta", str(path)]) == 2
+    shown = capsys.readouterr().out
+    assert shown.startswith("3 set-ups cannot be compared with each other; choose one of them.\n")
+    assert max(map(len, shown.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["tta", str(path)]) == 2
+    shown = capsys.readouterr().out
+    chosen = "--task resnet9-cifar10 --trained-batch 512"
+    assert chosen in shown
+    assert f" --task bert-small-wikitext2 {' ' * 5}" in shown  # by its task alone
+    assert main(["tta", str(path), *chosen.split()]) == 0
 
 
 @pytest.mark.parametrize(

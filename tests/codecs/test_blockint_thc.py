@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.quantization._ranges import agree
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.core.codec import reduce_and_encode
 from gradwire.core.exchange import Max, Payload
 from gradwire.core.window import Feedback

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.sparsification._sparse_payload import support_bytes
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.kernels import sketch
 from gradwire.memory.momentum_correction import MOMENTUM
 from gradwire.tracing import trace

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.kernels.bitpack import unpack

@@ -11,12 +11,12 @@ import warnings
 
 import pytest
 import torch
-from cases import Ranks, agreed, same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradwire
 from gradwire.collectives.choose import possible
+from gradwire.conformance.inputs import Ranks, agreed, same
 from gradwire.core.codec import codecs
 from gradwire.tracing import trace
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from cases import Ranks, cluster, normal
 
 import gradwire
+from gradwire.conformance.inputs import Ranks, cluster, normal
 from gradwire.core.slots import Entry
 from gradwire.tracing import trace
 

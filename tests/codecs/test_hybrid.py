@@ -7,10 +7,10 @@ import struct
 
 import pytest
 import torch
-from cases import NASTY, cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.hybrid._quantiles import quantiles
+from gradwire.conformance.inputs import NASTY, cluster, normal, rng, through
 from gradwire.core.exchange import Payload
 from gradwire.core.scaled import Scaled
 from gradwire.kernels import indices

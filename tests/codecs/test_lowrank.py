@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from cases import cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.lowrank._alternation import AlternatingCodec
 from gradwire.codecs.lowrank._matrices import Batch, unit
 from gradwire.codecs.lowrank._spectrum import probabilities, summed
+from gradwire.conformance.inputs import cluster, normal, rng, through
 from gradwire.core.codec import Codec
 from gradwire.core.slots import Entry
 from gradwire.core.state import Transaction

@@ -7,10 +7,10 @@ import re
 
 import pytest
 import torch
-from cases import cluster, normal, rng
 
 import gradwire
 from gradwire.codecs.quantization._tables import magnitudes
+from gradwire.conformance.inputs import cluster, normal, rng
 from gradwire.core.errors import ConfigError
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.powers import reference as powers_reference

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from cases import Ranks, agreed, cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs._parameters import INDEX_CODINGS as CODINGS
 from gradwire.codecs.sparsification._sparse_payload import kept
 from gradwire.collectives.choose import possible
+from gradwire.conformance.inputs import Ranks, agreed, cluster, normal, rng, through
 from gradwire.core.random import Random
 from gradwire.kernels.indices import index_bytes
 from gradwire.tracing import trace

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from cases import cluster, normal, rng, through
 
 import gradwire
 from gradwire.codecs.sparsification import _power_words, variance
+from gradwire.conformance.inputs import cluster, normal, rng, through
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 from gradwire.kernels.indices import index_bytes

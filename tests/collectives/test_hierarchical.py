@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire import checkpoint
 from gradwire.collectives import Hierarchical, hierarchical, local
 from gradwire.collectives.choose import possible
 from gradwire.collectives.hierarchical import Ownership
 from gradwire.collectives.meter import Meter
+from gradwire.conformance import lockstep
 from gradwire.core.codec import Combine, codecs
 from gradwire.core.exchange import Gather, Payload, Sum, Team, side_by_side, within
 from gradwire.core.layout import Layout

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire import checkpoint
 from gradwire.collectives.choose import choose
 from gradwire.collectives.link import FIRST_ROW, Link, measuring
+from gradwire.conformance import lockstep
 from gradwire.core.codec import codecs
 from gradwire.core.exchange import Max
 from gradwire.core.layout import Layout

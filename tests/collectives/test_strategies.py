@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire.collectives import AllGather, ScatterReduceGather, local
 from gradwire.collectives.choose import MESSAGE_BYTES, choose, possible
 from gradwire.collectives.meter import Meter
+from gradwire.conformance import lockstep
 from gradwire.core.codec import Combine, Traits
 from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum, together
 

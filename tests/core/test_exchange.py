@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import lockstep
 from gradwire.collectives import local
 from gradwire.collectives.meter import Meter
+from gradwire.conformance import lockstep
 from gradwire.core.exchange import Gather, Max, Payload, Sum, Team, side_by_side, together, within
 
 

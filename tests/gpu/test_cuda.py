@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import gradwire
-import lockstep
 from gradwire.collectives.choose import possible
+from gradwire.conformance import lockstep
 from gradwire.core.codec import Combine, codecs
 from gradwire.core.layout import Layout
 from gradwire.core.random import Stream

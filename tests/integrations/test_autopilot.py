@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import checkpoint
+from gradwire.core import moments
 from gradwire.integrations import autopilot
 from gradwire.planner import quality
 
@@ -50,7 +51,7 @@ class Clock:
 def lab(clock: Clock, candidates: tuple[str, ...] = (CAST, SPARSE)) -> Iterator[None]:
     """Made-up time, and candidates whatever our trainings say."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autopilot, "perf_counter", clock)
+        patch.setattr(moments, "perf_counter", clock)
         patch.setattr(quality, "safe", lambda kind: list(candidates))
         yield
 

@@ -441,13 +441,14 @@ def test_two_quantities_are_drawn_as_maps():
     found = whatif(
         sweep={"bandwidth": "1gbit,30gbit", "gpus": "8,16,30"}, codecs=[POWER], **without("bandwidth", "gpus")
     )
-    own, best = pictures(found)
+    best, own = pictures(found)
     assert isinstance(own, HeatMap)
     assert own.title == f"resnet101, batch 64, 4 GPUs a node: {POWER} against FP16 DDP"
     assert (own.xs, own.ys) == ((1e9, 30e9), (8, 16, 30))
     ratios = found.speedup(found.curve(POWER), "fp16")
     assert own.values == ((ratios[0], ratios[3]), (ratios[1], ratios[4]), (None, None))
-    assert best.text == [[POWER, "FP16 DDP"], [POWER, "FP16 DDP"], ["", ""]]
+    assert best.plain == ["FP32 DDP", "FP16 DDP"]
+    assert best.names == [[POWER, "FP16 DDP"], [POWER, "FP16 DDP"], ["", ""]]
     assert best.values[0] == (ratios[0], 1.0)
     assert title(found) == "What if: bandwidth of a node from 1 Gbit/s to 30 Gbit/s, number of GPUs from 8 to 30"
 

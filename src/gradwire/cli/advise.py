@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gradwire.cli.codec_costs import DecodeMs, EncodeMs, Measure, with_costs
 from gradwire.cli.output import AsJson, emit
 from gradwire.cli.setup import (
     Accumulate,
@@ -59,6 +60,9 @@ def advise(
     task: Task = None,
     max_loss: MaxLoss = MAX_LOSS,
     any_codec: Annotated[bool, typer.Option("--any", help="Rank all codecs, by time alone.")] = False,
+    measure: Measure = False,
+    encode_ms: EncodeMs = None,
+    decode_ms: DecodeMs = None,
     top: Annotated[int, typer.Option("--top", metavar="N", help="Rows of the table; JSON has all.")] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +92,19 @@ def advise(
         accumulate=accumulate,
         backward=backward,
     )
+    profile, remarks = with_costs(
+        "advise",
+        hardware,
+        codec or (),
+        model=model,
+        gpus=gpus,
+        measure=measure,
+        encode_ms=encode_ms,
+        decode_ms=decode_ms,
+    )
+    setup |= {"hardware": profile}
     advice = planner.advise(**setup, codecs=codec, task=task, max_loss=max_loss, any_codec=any_codec)
+    advice = dataclasses.replace(advice, remarks=(*advice.remarks, *remarks))
     emit(dataclasses.asdict(advice), as_json, lambda: _page(advice, top))
 
 

@@ -11,10 +11,14 @@ from gradwire import __version__
 from gradwire.cli.advise import advise
 from gradwire.cli.bench import bench
 from gradwire.cli.calibrate import calibrate
+from gradwire.cli.check import check
 from gradwire.cli.codecs import codecs
 from gradwire.cli.demo import demo
 from gradwire.cli.doctor import doctor
+from gradwire.cli.explore import explore
+from gradwire.cli.importing import importing
 from gradwire.cli.lab import lab
+from gradwire.cli.new_codec import new_codec
 from gradwire.cli.predict import predict
 from gradwire.cli.report import report
 from gradwire.cli.reproduce import reproduce
@@ -29,11 +33,26 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same on a terminal, in a file and in docs/cli.md
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for function in (codecs, size, demo, predict, advise, whatif, tta, calibrate, validate, reproduce, report):
-    app.command()(function)
+for function in (
+    codecs,
+    new_codec,
+    check,
+    size,
+    demo,
+    predict,
+    advise,
+    whatif,
+    explore,
+    tta,
+    calibrate,
+    validate,
+    reproduce,
+    report,
+):
+    app.command()(importing(function))
 whole = {"allow_interspersed_args": False}  # what follows CMD is CMD's
-app.command(context_settings=whole)(lab)
-app.command(context_settings=whole)(doctor)
+app.command(context_settings=whole)(importing(lab))
+app.command(context_settings=whole)(importing(doctor))
 app.add_typer(bench)
 
 

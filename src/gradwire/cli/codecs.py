@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TRACED = (1024, 1024)  # the float32 matrix for which bits are counted
 WORKERS = 8
+FULL = 90  # letters of a docstring's line that was broken because it was full
 
 
 def codecs(
@@ -106,7 +107,28 @@ def _page(one: dict[str, Any]) -> RenderableType:
             table.add_row(Text(key, style="bold"), Text(_words(value)))
     claims = {k: v for k, v in one["traits"].items() if v not in (None, False)}
     table.add_row(Text("traits", style="bold"), Text(_words(claims)))
-    return Group(table, Text(), Text(one["help"]), Text(), Text(one["docstring"]))
+    return Group(table, Text(), Text(one["help"]), Text(), Text(_flowing(one["docstring"])))
+
+
+def _flowing(text: str) -> str:
+    """Lines that were broken because they were full are joined again: the terminal breaks them where it ends.
+
+    >>> print(_flowing("x" * 95 + "\\nends.\\nNew line.\\n\\n  formula")[90:])
+    xxxxx ends.
+    New line.
+    <BLANKLINE>
+      formula
+    """
+    lines: list[str] = []
+    full = False
+    for line in text.splitlines():
+        prose = not line.startswith((" ", ".."))
+        if full and prose and line:
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+        full = prose and len(line) >= FULL
+    return "\n".join(lines)
 
 
 def _words(value: Any) -> str:

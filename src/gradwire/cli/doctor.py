@@ -118,8 +118,8 @@ def _keep(found: Diagnosis, watches: Sequence[Watch], command: Sequence[str], fi
     """Append the answer to a file, with the steps of the first rank that was heard of."""
     if file is None or found.account is None:
         return
+    from gradwire.core import environment
     from gradwire.core.records import Quantiles, Record, append
-    from gradwire.laboratory.bench import environment
 
     commit, dirty = environment.commit()
     first = watches[0]

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gradwire.cli import codec_costs as costs
 from gradwire.cli import setup as options
 from gradwire.cli.output import AsJson, emit
 
@@ -39,18 +40,24 @@ def predict(
     backward: options.Backward = None,
     sums: options.Sums = None,
     switch: options.Switch = None,
+    measure: costs.Measure = False,
+    encode_ms: costs.EncodeMs = None,
+    decode_ms: costs.DecodeMs = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the time of a training step with codecs, beside DDP with FP32, FP16 and BF16 gradients.
 
     Every answer lists what went in and where it is from: measured, published, inferred, assumed, or traced. Nothing is
-    run; a codec or model of your own is traced once, which takes a few seconds.
+    run; a codec or model of your own is traced once, which takes a few seconds. What your codec costs is measured with
+    --measure, or given with --encode-ms and --decode-ms.
 
     \b
     Examples:
       gradwire predict --model resnet50 --batch 64 --gpus 16 --bandwidth 10gbit --codec "powersgd(rank=4)"
       gradwire predict --model bert-base --batch 16 --gpus 64 --gpus-per-node 8 --bandwidth 25gbit \\
           --codec topk --codec "powersgd(rank=4)" --mode after_backward
+      gradwire predict --model resnet50 --batch 64 --gpus 16 --bandwidth 1gbit --import my_module --codec my_int8 \\
+          --encode-ms 1.5 --decode-ms 0.4
     """
     from gradwire import planner
     from gradwire.core.baselines import DDP
@@ -73,7 +80,18 @@ def predict(
     )
     known, notes = baselines(hardware, DDP)
     names = list(dict.fromkeys([*known, *(codec or ())]))
-    found = {name: planner.predict(**as_asked(name, setup)) for name in names}
+    profile, remarks = costs.with_costs(
+        "predict",
+        hardware,
+        codec or (),
+        model=model,
+        gpus=gpus,
+        measure=measure,
+        encode_ms=encode_ms,
+        decode_ms=decode_ms,
+    )
+    found = {name: planner.predict(**as_asked(name, setup | {"hardware": profile})) for name in names}
+    notes += remarks
     notes += [n for name, p in found.items() for n in _remarks(name, p)]
     result = _result(setup, found, notes)
     emit(result, as_json, lambda: _page(result))

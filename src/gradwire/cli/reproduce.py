@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from gradwire.laboratory.reproduce.exhibit import Cell, Exhibit
 
 RESULTS = Path("results")
+MEASURED = "measured"  # the column of our records
+NOT_MEASURED = (
+    "No records were read, so nothing is measured: run this in a clone of the repository, where they are in results/, "
+    "or name files with --records."
+)
 
 
 def reproduce(
@@ -70,12 +75,13 @@ def reproduce(
         listed = catalogue.listed()
         emit(listed, as_json, lambda: _listing(listed))
         return
-    exhibit = catalogue.build(id, _load(records))
+    evidence = _load(records)
+    exhibit = catalogue.build(id, evidence)
     if csv is not None:
         _write_csv(exhibit, csv)
     if plot is not None:
         _draw(exhibit, plot)
-    emit(as_dict(exhibit), as_json, lambda: _page(exhibit))
+    emit(as_dict(exhibit), as_json, lambda: _page(exhibit, bool(evidence.records or evidence.study.records)))
 
 
 def _load(paths: list[Path] | None) -> Evidence:
@@ -144,19 +150,28 @@ def _listing(listed: list[dict[str, str]]) -> RenderableType:
     return table
 
 
-def _page(exhibit: Exhibit) -> RenderableType:
-    """The table, and what to know of it."""
-    shown = [exhibit.columns.index(c) for c in exhibit.brief or exhibit.columns]
-    table = Table(box=SIMPLE_HEAD, title=exhibit.title, title_justify="left")
+def _page(exhibit: Exhibit, read: bool) -> RenderableType:
+    """The table, and what to know of it; `read`: there were records."""
+    asked = [exhibit.columns.index(c) for c in exhibit.brief or exhibit.columns]
+    shown = [i for i in asked if any(row[i] is not None for row in exhibit.rows)]
+    table = Table(box=SIMPLE_HEAD)
     for position in shown:
         numeric = all(row[position] is None or isinstance(row[position], float | int) for row in exhibit.rows)
         heading = exhibit.columns[position].replace(", ", ",\n")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading == "id")
     for row in exhibit.rows:
         table.add_row(*(Text(_written(row[position])) for position in shown))
-    hidden = len(exhibit.columns) - len(shown)
-    more = (f"{hidden} more columns with --json or --csv.",) if hidden else ()
-    return Group(table, *(Text(f"- {note}") for note in (*exhibit.details, *exhibit.notes, *more)))
+    empty = [exhibit.columns[i] for i in asked if i not in shown]
+    hidden = len(exhibit.columns) - len(asked)
+    more = [f"Without a value here, so not shown: {', '.join(empty)}."] if empty else []
+    more += [NOT_MEASURED] if MEASURED in empty and not read else []
+    more += [f"{hidden} more columns with --json or --csv."] if hidden else []
+    return Group(
+        Text(exhibit.title, "bold"),
+        "",
+        table,
+        *(Text(f"- {note}") for note in (*exhibit.details, *exhibit.notes, *more)),
+    )
 
 
 def _written(cell: Cell) -> str:

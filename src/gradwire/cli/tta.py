@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from gradwire.planner.training import Run
     from gradwire.planner.tta import Options, Row, Utility
 
+    Setups = dict[tuple[Any, ...], list[Run]]  # trainings by what they must share to be compared
+
 USUAL = {"gpus": 16, "gpus_per_node": 1, "bandwidth": "10gbit", "hardware": "h200"}
 DEFAULT = "default"
+OPTIONS = {"task": "--task", "workers": "--workers", "epochs": "--epochs", "batch": "--trained-batch"}  # that choose
 FilterNumber = typer.Option(metavar="N", help="Only trainings with so many.", show_default=False)
 
 
@@ -50,6 +53,9 @@ def tta(
     ] = None,
     workers: Annotated[int | None, FilterNumber] = None,
     epochs: Annotated[int | None, FilterNumber] = None,
+    trained_batch: Annotated[
+        int | None, typer.Option(metavar="N", help="Only trainings with this batch a worker.", show_default=False)
+    ] = None,
     gpus: Annotated[int | None, options.GPUS] = None,
     gpus_per_node: Annotated[int | None, options.GPUS_PER_NODE] = None,
     bandwidth: Annotated[str | None, options.BANDWIDTH] = None,
@@ -100,7 +106,8 @@ def tta(
     GPUs at 10 Gbit/s if you do not), or that of the records, where they were measured on a cluster and you describe
     none. Targets are qualities near FP16's best unless given. Of several seeds the median time is told. Under an
     annealed schedule quality comes at its end, so that a time to it is rounds a second times pass or fail; a note says
-    so where all that arrive do so in the last tenth.
+    so where all that arrive do so in the last tenth. Several set-ups are listed, with the options that choose one of
+    them; the exit code then is 2.
 
     \b
     Examples:
@@ -113,8 +120,12 @@ def tta(
         from gradwire.laboratory.report.chart import checked
 
         checked(plot)
-    wanted = {"task": task, "workers": workers, "epochs": epochs}
-    runs = named(_chosen(_runs(records), {k: v for k, v in wanted.items() if v is not None}), codec, memory)
+    wanted = {"task": task, "workers": workers, "epochs": epochs, "batch": trained_batch}
+    found = _matching(_runs(records), {k: v for k, v in wanted.items() if v is not None})
+    if len(found) > 1:
+        emit({"setups": list(map(_setup, found.values()))}, as_json, lambda: _listing(found))
+        raise typer.Exit(2)
+    runs = named(next(iter(found.values())), codec, memory)
     place = {"gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth, "hardware": hardware, "batch": batch}
     clock = clock_of(runs, place, mode, latency, backward)
     read = Options(rolling=rolling, patience=patience, min_delta=min_delta)
@@ -159,19 +170,48 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
     return found
 
 
-def _chosen(runs: Sequence[Run], wanted: dict[str, Any]) -> list[Run]:
-    """One set-up's."""
+def _matching(runs: Sequence[Run], wanted: dict[str, Any]) -> Setups:
+    """By set-up, those that have what was asked for."""
     from gradwire.core.errors import ConfigError
-    from gradwire.planner.tta import SETUP, setups
+    from gradwire.planner.tta import setups
 
     found = setups(r for r in runs if all(r.what.get(k) == v for k, v in wanted.items()))
-    if len(found) == 1:
-        return next(iter(found.values()))
-    there = list(found) or list(setups(runs))
-    told = "; ".join(", ".join(f"{n} {v}" for n, v in zip(SETUP, key, strict=True) if v is not None) for key in there)
-    asked = ", ".join(f"{k} {v}" for k, v in wanted.items())
-    what = f"no training has {asked}" if not found else f"{len(found)} set-ups cannot be compared with each other"
-    raise ConfigError(f"tta: {what}; there are: {told}; choose with --task, --workers or --epochs, or by files")
+    if found:
+        return found
+    alike = setups(r for r in runs if r.task == wanted.get("task"))
+    there = [_choosing(key, alike) for key in alike] or dict.fromkeys(f"--task {r.task}" for r in runs)
+    asked = " ".join(f"{OPTIONS[k]} {v}" for k, v in wanted.items())
+    raise ConfigError(f"tta: no training has {asked}; there are: {', '.join(there)}")
+
+
+def _choosing(key: tuple[Any, ...], among: Setups) -> str:
+    """The options that choose a set-up: its task, and what else tells it from others of that task."""
+    from gradwire.planner.tta import SETUP
+
+    of_task = [dict(zip(SETUP, other, strict=True)) for other in among if other[0] == key[0]]
+    own = dict(zip(SETUP, key, strict=True))
+    names = [n for n in OPTIONS if n == "task" or len({str(other[n]) for other in of_task}) > 1]
+    return " ".join(f"{OPTIONS[n]} {own[n]}" for n in names)
+
+
+def _setup(runs: Sequence[Run]) -> dict[str, Any]:
+    """A set-up for JSON."""
+    from gradwire.planner.tta import SETUP
+
+    return {**{n: runs[0].what.get(n) for n in SETUP}, "codecs": len({r.codec for r in runs}), "trainings": len(runs)}
+
+
+def _listing(found: Setups) -> RenderableType:
+    """One line a set-up, with what chooses it."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False)
+    names = ("workers", "batch", "epochs", "codecs", "trainings")
+    table.add_column("choose it with", overflow="fold")
+    for name in names:
+        table.add_column(name, justify="right")
+    for key, runs in found.items():
+        told = _setup(runs)
+        table.add_row(Text(_choosing(key, found)), *("-" if told[n] is None else str(told[n]) for n in names))
+    return Group(Text(f"{len(found)} set-ups cannot be compared with each other; choose one of them."), "", table)
 
 
 def named(runs: Sequence[Run], wanted: Sequence[str] | None, memories: Sequence[str] | None = None) -> list[Run]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def validate(
     records: Annotated[
-        list[Path], typer.Argument(metavar="RECORDS...", help="Files of step records.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="RECORDS...", help="Files of records: of steps, or of trainings.", show_default=False),
     ],
     place: Annotated[
         str | None,
@@ -59,6 +60,7 @@ def validate(
     """
     from gradwire.core import records as store
     from gradwire.core.errors import ConfigError
+    from gradwire.core.training_records import trainings
     from gradwire.laboratory.bench import prediction
     from gradwire.planner import calibrate as fitting
     from gradwire.planner.profile import Profile
@@ -80,9 +82,16 @@ def validate(
     command = f"gradwire validate {' '.join(path.name for path in records)}{options}"
     predictions = prediction.predict_all(asked, profile, where, command)
     if not predictions:
+        if trained := trainings(asked):
+            reasons = {r: None for lines in trained for r in prediction.untold(lines[0], profile)}
+            raise ConfigError(
+                f"validate: the records of these trainings cannot be predicted; missing: {', '.join(reasons)}. Say it "
+                "when a training is recorded: handle.watch(record=..., about={'model': 'resnet50', 'batch': 64, "
+                "'network': '10gbit', 'hosts': 4})"
+            )
         raise ConfigError(
-            "validate: there is no step record of another place whose model the profile knows; "
-            "measure more: gradwire bench step --rate 200mbit --rate 1gbit"
+            "validate: there is no step record of another place whose model the profile knows, and no record of a "
+            "training of such a model; measure more: gradwire bench step --rate 200mbit --rate 1gbit"
         )
     if record is not None:
         store.append(record, predictions)

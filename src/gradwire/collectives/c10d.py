@@ -43,6 +43,7 @@ from gradwire.core.exchange import (
 
 R = TypeVar("R")
 ROOMS = 256  # kept at most
+TELLING = 1 << 16  # bytes of a round: fewer are mostly latency, and tell no rate
 LARGE_ROW = 1 << 19  # bytes: below, gloo's own all-gather is quicker between two workers, too
 
 # torch 2.13 renamed this one and warns about the old name; the new name is unknown before.
@@ -56,6 +57,13 @@ class Clock:
     encode: float = 0.0
     communicate: float = 0.0
     decode: float = 0.0
+    bytes_per_second: float = 0.0  # of the fastest round of some size, since somebody last looked
+
+    def exchanged(self, seconds: float, sent_bytes: int) -> None:
+        """A round of exchanges took so long, and so many bytes left by the network."""
+        self.communicate += seconds
+        if sent_bytes >= TELLING:
+            self.bytes_per_second = max(self.bytes_per_second, sent_bytes / seconds)
 
 
 class ProcessGroupDriver:
@@ -84,11 +92,11 @@ class ProcessGroupDriver:
                 return done.value  # type: ignore[no-any-return]
             sent = time.perf_counter()
             self._spent(encoding, sent - start)
-            batch = as_batch(request)
+            batch, before = as_batch(request), self.meter.sent_bytes
             answer = as_answer(request, self._exchange(batch))
             encoding = encoding and all(e.team is not None and e.team.inside for e in batch)
             start = time.perf_counter()
-            self.clock.communicate += start - sent
+            self.clock.exchanged(start - sent, self.meter.sent_bytes - before)
 
     def _spent(self, encoding: bool, seconds: float) -> None:
         if encoding:

@@ -26,6 +26,7 @@ class TracedExchange:
     sent_bytes: int  # that leave this worker by the network
     node_bytes: int = 0  # that leave it for others of its node
     handed_bytes: int = 0  # that this worker hands in, results it relays included
+    received_bytes: int = 0  # for which it needs room; sums come back where they were
 
 
 def run(program: Program[R], workers: int, rank: int = 0) -> tuple[list[TracedExchange], R]:
@@ -38,14 +39,18 @@ def run(program: Program[R], workers: int, rank: int = 0) -> tuple[list[TracedEx
             request = program.send(answer)
         except StopIteration as done:
             return traced, done.value
-        batch = as_batch(request)
+        batch, answers = as_batch(request), list[Any]()
         for exchange in batch:
             meter = Meter()
             meter.count(exchange, workers, rank)
             kind = type(exchange).__name__.lower()
+            found = echo(exchange, workers)
             handed = exchange.payload_bytes if isinstance(exchange, Reduction) else exchange.payload.nbytes
-            traced.append(TracedExchange(kind, round_, meter.payload_bytes, meter.sent_bytes, meter.node_bytes, handed))
-        answer = as_answer(request, [echo(e, workers) for e in batch])
+            received = 0 if isinstance(exchange, Reduction) else found.nbytes
+            counts = meter.payload_bytes, meter.sent_bytes, meter.node_bytes, handed, received
+            traced.append(TracedExchange(kind, round_, *counts))
+            answers.append(found)
+        answer = as_answer(request, answers)
         round_ += 1
 
 

@@ -35,6 +35,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from gradwire.core import contract
 from gradwire.core.context import Carrier as Carrier
 from gradwire.core.context import Context as Context
 from gradwire.core.context import Flag as Flag
@@ -104,7 +105,7 @@ class Codec(ABC):
         """Encode each row by itself.
 
         Args:
-            x: float32 of shape (rows, numel). It may be a worker's gradient, or the shards of one.
+            x: float32 of shape (rows, numel), not to be written to: workers' gradients, or the shards of one.
             rng: the only source of random numbers.
         """
         raise NotImplementedError(f"{self.name}: a one-shot codec must write `encode`")
@@ -136,7 +137,7 @@ class Codec(ABC):
             rng: the same source as `encode` had.
             groups: how many groups there are.
         """
-        return self.decode(payload, numel, rng).view(groups, -1, numel).mean(1)
+        return self._decoded(payload, numel, rng).view(groups, -1, numel).mean(1)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         """Reduce gradients over the workers in exchanges of the codec's own; returns ``(mean, own)``.
@@ -156,8 +157,8 @@ class Codec(ABC):
             x: as in `encode`.
             rng: as in `encode`.
         """
-        payload = self.encode(x, rng)
-        return payload, self.decode(payload, x.shape[1], rng)
+        payload = self._encoded(x, rng)
+        return payload, self._decoded(payload, x.shape[1], rng)
 
     def encode_from(
         self, source: Window, feedback: Feedback | None, shards: int, shard: int, rng: Random, factor: float = 1.0
@@ -175,7 +176,7 @@ class Codec(ABC):
         x = source.read() if feedback is None else feedback.compensated(source)
         rows = self.visible(padded(x, shards * shard).view(-1, shard))  # zeros behind the end hide nothing
         if feedback is None:
-            return self.encode(rows, rng)
+            return self._encoded(rows, rng)
         payload, own = self.encode_own(rows, rng)
         if payload.data.data_ptr() == feedback.out.data_ptr():  # a codec that hands the gradient on as it is
             payload = dataclasses.replace(payload, data=payload.data.clone())
@@ -197,9 +198,9 @@ class Codec(ABC):
             factor: what is decoded will be multiplied by this.
         """
         x = self.visible(source.read() if feedback is None else feedback.compensated(source))
-        payload = self.encode(x * share, rng)
+        payload = self._encoded(x * share, rng)
         if feedback is not None:
-            own = self.decode(payload, source.numel, rng) * (factor / share)
+            own = self._decoded(payload, source.numel, rng) * (factor / share)
             feedback.keep(own)
         return payload
 
@@ -213,7 +214,7 @@ class Codec(ABC):
             rng: as in `decode`.
             factor: multiplies the values.
         """
-        values = self.decode(payload, shard, rng).view(1, -1)[:, : target.numel]
+        values = self._decoded(payload, shard, rng).view(1, -1)[:, : target.numel]
         return self._written(target, values if factor == 1 else values * factor)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
@@ -225,7 +226,7 @@ class Codec(ABC):
             rng: as in `decode`.
             factor: multiplies the result.
         """
-        values = self.combine(payload, target.numel, rng)
+        values = self._combined(payload, target.numel, rng)
         return self._written(target, values if factor == 1 else values * factor)
 
     def reduce_and_encode(
@@ -264,9 +265,13 @@ class Codec(ABC):
         if ctx.strategy is not None:
             return (yield from ctx.strategy.reduce(self, source, target, feedback, ctx))
         x = self.visible(source.read() if feedback is None else feedback.compensated(source))
-        mean, own = yield from self.reduce(x, ctx)
+        mean, own = yield from contract.followed(self, x, self.reduce(x, ctx))
         if feedback is not None:
-            assert own is not None, f"{self.name}: `reduce` must return what the workers sent"
+            if own is None:
+                remedy = "return None only where ctx.wants_own is False"
+                raise contract.fail(
+                    self, "reduce", "return what each worker contributed, for its memory", "None", remedy
+                )
             feedback.keep(own)
         return self._written(target, mean)
 
@@ -285,10 +290,20 @@ class Codec(ABC):
 
     def _written(self, target: Window, values: Tensor) -> Flag:
         """Write to `target`; whether that is finite."""
-        if values.shape != (1, target.numel):
-            raise RuntimeError(f"{self.name}: reduced {[1, target.numel]} to {list(values.shape)}")
         target.write_(values)
         return nonfinite_flag(values)
+
+    def _encoded(self, x: Tensor, rng: Random) -> Payload:
+        """`encode`, held to its contract."""
+        return contract.encoded(self, x, self.encode(x, rng), steady=rng.step >= self.steady_from_step)
+
+    def _decoded(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        """`decode`, held to its contract."""
+        return contract.decoded(self, "decode", self.decode(payload, numel, rng), (payload.rows, numel))
+
+    def _combined(self, payload: Payload, numel: int, rng: Random, groups: int = 1) -> Tensor:
+        """`combine`, held to its contract."""
+        return contract.decoded(self, "combine", self.combine(payload, numel, rng, groups), (groups, numel))
 
     @property
     def spec(self) -> str:
@@ -326,11 +341,11 @@ def reduce_and_encode(
     factor: float = 1.0,
 ) -> Payload:
     """`Codec.reduce_and_encode` step by step, with a codec for each way."""
-    mean = up.combine(payload, numel, rng, groups)
+    mean = up._combined(payload, numel, rng, groups)
     if factor != 1:
         mean = mean * factor
     if feedback is None:
-        return down.encode(down.visible(mean), again)
+        return down._encoded(down.visible(mean), again)
     return down.encode_from(Window.whole(mean), feedback, 1, numel, again, factor if down is up else 1.0)
 
 
@@ -354,6 +369,7 @@ def register(cls: type[C]) -> type[C]:
         >>> gradwire.codec("halves(scale=2.0)")
         Halves(scale=2.0)
     """
+    contract.check_class(cls)
     codecs.register(cls)
     return cls
 

@@ -3,6 +3,7 @@
     GradwireError
     ├── ConfigError      a parameter is out of range or misspelt          (also a ValueError)
     ├── UnknownName      no codec, memory, strategy or model of that name (also a LookupError)
+    ├── CodecError       a codec does not keep its contract               (also a TypeError)
     ├── Incompatible     the parts do not fit together                    (also a TypeError)
     ├── StateMismatch    a state dict comes from another set-up           (also a ValueError)
     ├── ExchangeFailed   a collective did not finish                      (also a RuntimeError)
@@ -62,6 +63,22 @@ class Incompatible(GradwireError, TypeError):
         >>> gradwire.VirtualCluster(workers=2, codec="topk", strategy="all_reduce")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         gradwire.core.errors.Incompatible: topk cannot run under all_reduce: its payloads cannot be added up. Use ...
+    """
+
+
+class CodecError(GradwireError, TypeError):
+    """A codec does not keep its contract: a method returns something else than callers are promised.
+
+    Example:
+        >>> import gradwire
+        >>> class Slip(type(gradwire.codec("eightbit"))):
+        ...     name = "slip"
+        ...
+        ...     def payload_bytes(self, numel):
+        ...         return numel / 2
+        >>> gradwire.VirtualCluster(workers=2, codec=Slip())  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        gradwire.core.errors.CodecError: slip: `payload_bytes` must return a whole number of bytes, got 500.5; ...
     """
 
 

@@ -37,12 +37,31 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """The segments of one flat buffer, in order, without gaps."""
+    """The segments of one flat buffer, in order, without gaps. A codec finds that of its unit in ``ctx.layout``.
+
+    Args:
+        segments: the parameters, each with its name and shape.
+
+    Example:
+        >>> layout = Layout.of([("weight", (3, 2)), ("bias", (3,))])
+        >>> layout.names, layout.sizes, layout.offsets, layout.numel
+        (('weight', 'bias'), (6, 3), (0, 6), 9)
+        >>> weight, bias = layout.split(torch.arange(18.0).view(2, 9))  # two workers; pieces are views
+        >>> weight.view(2, *layout.segments[0].shape)[1]
+        tensor([[ 9., 10.],
+                [11., 12.],
+                [13., 14.]])
+    """
 
     segments: tuple[Segment, ...]
 
     @classmethod
     def of(cls, named_shapes: Iterable[tuple[str, Iterable[int]]]) -> Layout:
+        """Of parameters in this order.
+
+        Args:
+            named_shapes: name and shape of each.
+        """
         return cls(tuple(Segment(name, tuple(shape)) for name, shape in named_shapes))
 
     @cached_property
@@ -75,7 +94,11 @@ class Layout:
         return hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
 
     def split(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """The flat pieces of `flat` (its last dimension), one a segment, as views."""
+        """The flat pieces of `flat` (its last dimension), one a segment, as views.
+
+        Args:
+            flat: of any leading shape.
+        """
         return torch.split(flat, list(self.sizes), dim=-1)
 
     def find(self, piece: Segment) -> slice:

@@ -62,9 +62,17 @@ class Random:
         ranks: whose numbers these are; the rows of a tensor are dealt out to them in equal consecutive parts.
         offsets: for each of them, the position of its first element, where it treats one shard of the unit.
 
-    >>> rng = Random(seed=1, ranks=(0, 1), offsets=(0, 0))
-    >>> rng.private("round").parts
-    2
+    A codec is given one and asks it for a `Stream`: `private`, `shared` or `common`, by a name of what it is for. The
+    functions of `gradwire.kernels.random` make numbers of a stream.
+
+    Example:
+        >>> import torch
+        >>> from gradwire.kernels.random import uniform
+        >>> rng = Random(seed=1, ranks=(0, 1), offsets=(0, 0))  # two workers, a row for each
+        >>> own = uniform(rng.private("round"), (2, 5), torch.device("cpu"))
+        >>> alike = uniform(rng.shared("support"), (2, 5), torch.device("cpu"))
+        >>> bool((own[0] == own[1]).any()), bool((alike[0] == alike[1]).all())
+        (False, True)
     """
 
     seed: int = 0
@@ -79,17 +87,29 @@ class Random:
         return f"{self.unit}@{self.ranks[0]}"
 
     def shared(self, purpose: str) -> Stream:
-        """Numbers that every worker draws alike, element by element."""
+        """Numbers that every worker draws alike, element by element.
+
+        Args:
+            purpose: tells streams of one step apart.
+        """
         keys = (_digest(self.seed, self.step, self.unit, purpose),) * len(self.ranks)
         return Stream(keys, self.offsets, lambda step: replace(self, step=step).shared(purpose))
 
     def private(self, purpose: str) -> Stream:
-        """Each worker's own numbers."""
+        """Each worker's own numbers.
+
+        Args:
+            purpose: tells streams of one step apart.
+        """
         keys = tuple(_digest(self.seed, self.step, self.unit, purpose, rank) for rank in self.ranks)
         return Stream(keys, self.offsets, lambda step: replace(self, step=step).private(purpose))
 
     def common(self, purpose: str) -> Stream:
-        """Numbers that belong to no element and no worker, such as the coefficients of a hash: drawn once for all."""
+        """Numbers that belong to no element and no worker, such as the coefficients of a hash: drawn once for all.
+
+        Args:
+            purpose: tells streams of one step apart.
+        """
         keys = (_digest(self.seed, self.step, self.unit, purpose),)
         return Stream(keys, of_step=lambda step: replace(self, step=step).common(purpose))
 

@@ -1,7 +1,7 @@
 """One measurement = one frozen dataclass = one line of JSON, with all that is needed to judge it or make it again.
 
 Records are appended to a ``.jsonl`` file and never edited; reports are rebuilt from them alone. What fills in
-`commit` and `environment` is `gradwire.laboratory.bench.environment`. A record holds no path and no host name.
+`commit` and `environment` is `gradwire.core.environment`. A record holds no path and no host name.
 """
 
 from __future__ import annotations

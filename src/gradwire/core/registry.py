@@ -3,17 +3,20 @@
 A spec is a name, or a name with literal arguments, in Python's own call syntax. The arguments are
 the fields of the frozen dataclass registered under that name, so a misspelt one fails by itself.
 Third parties add codecs through the entry-point group ``gradwire.codecs``: each entry point loads
-to a Codec subclass and is imported when a name is not found among the built-in ones.
+to a Codec subclass and is imported when a name is not found among the built-in ones. So are the modules that
+`gradwire --import` or the environment variable GRADWIRE_IMPORT names.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import warnings
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
+from gradwire.core import own_modules
 from gradwire.core.errors import ConfigError, UnknownName, suggestion
 
 T = TypeVar("T")
@@ -27,6 +30,7 @@ class Registry(Generic[T]):
         self._catalogue = catalogue
         self._group = entry_point_group
         self._classes: dict[str, type[T]] = {}
+        self._broken: set[str] = set()  # entry points that cannot be loaded, told once
 
     def register(self, cls: type[T]) -> type[T]:
         """Class decorator: make `cls` reachable under its ``name``."""
@@ -44,10 +48,26 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """All names, third-party ones included."""
         import_module(self._catalogue)
-        for point in entry_points(group=self._group) if self._group else ():
-            if point.name not in self._classes:
-                self.register(point.load())
+        if self._group is not None:
+            for module in own_modules.announced():
+                own_modules.load(module, own_modules.VARIABLE)
+            self._load_entry_points(self._group)
         return sorted(self._classes)
+
+    def _load_entry_points(self, group: str) -> None:
+        """One package that cannot be loaded does not take the others with it."""
+        for point in entry_points(group=group):
+            if point.name not in self._classes and point.value not in self._broken:
+                try:
+                    self.register(point.load())
+                except Exception as problem:
+                    self._broken.add(point.value)
+                    package = "" if point.dist is None else f" of the package {point.dist.name}"
+                    warnings.warn(
+                        f"gradwire: the {self.kind} {point.name!r}{package} cannot be loaded from {point.value!r} "
+                        f"({type(problem).__name__}: {problem}); mend or uninstall it",
+                        stacklevel=2,
+                    )
 
     def cls(self, name: str) -> type[T]:
         """The class registered under `name`."""
@@ -113,29 +133,73 @@ def to_spec(thing: Any) -> str:
 
 
 class Check:
-    """Parameter checks for one named thing; each failure is a whole sentence."""
+    """Parameter checks for one named thing, for its `__post_init__`; each failure is a whole sentence.
+
+    Args:
+        name: who speaks.
+
+    Example:
+        >>> Check("my_int8").integer("levels", 200, 1, 127)
+        Traceback (most recent call last):
+        gradwire.core.errors.ConfigError: my_int8: `levels` must be a whole number from 1 to 127, got 200
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def fail(self, field: str, wanted: str, value: object) -> None:
+        """Say what was wanted, and what came.
+
+        Args:
+            field: the parameter's name.
+            wanted: what it must be.
+            value: what came.
+        """
         raise ConfigError(f"{self.name}: `{field}` must be {wanted}, got {value!r}")
 
     def integer(self, field: str, value: object, low: int, high: int | None = None) -> None:
+        """A whole number in [low, high]; without `high`, of at least `low`.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            low: the least.
+            high: the most.
+        """
         wanted = f"a whole number of at least {low}" if high is None else f"a whole number from {low} to {high}"
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
             self.fail(field, wanted, value)
 
     def share(self, field: str, value: object) -> None:
-        """A share of the whole: in (0, 1]."""
+        """A share of the whole: in (0, 1].
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             self.fail(field, "the share kept, in (0, 1]", value)
 
     def number(self, field: str, value: object, low: float, high: float, wanted: str) -> None:
-        """A finite number in [low, high], described by `wanted`."""
+        """A finite number in [low, high], described by `wanted`.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            low: the least.
+            high: the most.
+            wanted: how the sentence tells it.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             self.fail(field, wanted, value)
 
     def one_of(self, field: str, value: object, allowed: tuple[object, ...]) -> None:
+        """One of these values.
+
+        Args:
+            field: the parameter's name.
+            value: what came.
+            allowed: the values.
+        """
         if value not in allowed:
             self.fail(field, " or ".join(repr(a) for a in allowed), value)

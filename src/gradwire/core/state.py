@@ -18,6 +18,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from gradwire.core.contract import told
+from gradwire.core.errors import CodecError
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.slots import Common, Entry, Piece, Slot
 
@@ -204,7 +206,31 @@ class Store:
 
 
 class Transaction:
-    """Reads what was committed, collects what one unit writes in one step, applies it all or not at all."""
+    """What outlives a step. Reads what was committed, collects what one unit writes in one step, applies it all or not.
+
+    Args:
+        store: what is committed.
+        rows: workers of this process.
+
+    Example:
+        A codec that sends what has changed since the last step finds itself in ``ctx.state``:
+
+        >>> import torch, gradwire
+        >>> class Changes(gradwire.Codec):
+        ...     name, family, paper = "changes", "baseline", "none"
+        ...     traits = gradwire.Traits(combine=gradwire.Combine.ROUNDS)
+        ...
+        ...     def reduce(self, x, ctx):
+        ...         last = ctx.state.flat("last", ctx.layout)  # each worker's own
+        ...         ctx.state.put_flat("last", ctx.layout, x.clone())
+        ...         change = x if last is None else x - last
+        ...         mean = yield gradwire.Sum(change / ctx.workers)
+        ...         return mean, None
+        >>> cluster = gradwire.VirtualCluster(workers=2, codec=Changes())
+        >>> _ = cluster.reduce({"w": [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]})
+        >>> cluster.reduce({"w": [torch.tensor([1.0, 3.0]), torch.tensor([3.0, 3.0])]})["w"]
+        tensor([0., 1.])
+    """
 
     def __init__(self, store: Store, rows: int = 1) -> None:
         self.store, self.rows = store, rows
@@ -216,13 +242,29 @@ class Transaction:
     # what all workers have alike, by parameter
 
     def get(self, kind: str, name: str) -> Tensor | None:
-        """What is kept for a parameter, of any shape, by all workers alike."""
+        """What is kept for a parameter, of any shape, by all workers alike; None where nothing is.
+
+        Args:
+            kind: a name of the codec's own for what it is.
+            name: the parameter's.
+        """
         self.slots_only = False
         entry = self.store.alike(kind, name)
         return None if entry is None else entry.tensor
 
     def put(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Keep it."""
+        """Keep it: the workers must compute the same tensor, from what was exchanged.
+
+        Args:
+            kind: a name of the codec's own for what it is.
+            name: the parameter's.
+            tensor: of any shape.
+        """
+        if not isinstance(tensor, Tensor):
+            raise CodecError(
+                f"gradwire: `ctx.state.put` keeps a tensor, so that it can be saved, got {told(tensor)} for {kind!r} "
+                f"of {name!r}; write torch.tensor(...) of it"
+            )
         self.slots_only = False
         self._named[kind, name] = Entry(tensor)
 
@@ -242,11 +284,27 @@ class Transaction:
         return self.store.slot(kind, (layout,) * self.rows, layout.numel)
 
     def flat(self, kind: str, layout: Layout) -> Tensor | None:
-        """What the workers keep for the elements of `layout`, (rows, numel); None where nothing is kept."""
+        """What the workers keep for the elements of `layout`, (rows, numel); None where nothing is kept.
+
+        Args:
+            kind: a name of the codec's own for what it is.
+            layout: that of the unit, ``ctx.layout``.
+        """
         return self.slot(kind, layout).current
 
     def put_flat(self, kind: str, layout: Layout, flat: Tensor) -> None:
-        """Keep `flat`, (rows, numel)."""
+        """Keep `flat`, (rows, numel).
+
+        Args:
+            kind: a name of the codec's own for what it is.
+            layout: that of the unit, ``ctx.layout``.
+            flat: a row for each worker of this process.
+        """
+        if not isinstance(flat, Tensor) or flat.shape != (self.rows, layout.numel):
+            raise CodecError(
+                f"gradwire: `ctx.state.put_flat` keeps a tensor of shape {(self.rows, layout.numel)}, a row for each "
+                f"worker, got {told(flat)} for {kind!r}; for what all workers have alike use ctx.state.put"
+            )
         self.write(self.slot(kind, layout), flat)
 
     def write(self, slot: Slot, pending: Tensor) -> Tensor:
@@ -266,6 +324,12 @@ class Transaction:
     def turns(self) -> tuple[tuple[Slot, Tensor | None, Tensor], ...]:
         """The slots that were written, what they hold now, and what they will hold."""
         return tuple((slot, slot.current, pending) for slot, pending in self._pending.items())
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of these parameters from step to step: two buffers of each slot, and matrices."""
+        slots = sum(2 * pending.nbytes for pending in self._pending.values())
+        return slots + sum(entry.tensor.nbytes for entry in self._named.values() if entry is not None)
 
     def again(self) -> Transaction:
         """Another one that writes the same slots: what was launched to fill them is launched again."""

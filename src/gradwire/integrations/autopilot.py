@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -31,13 +30,18 @@ from gradwire.core.baselines import FP32
 from gradwire.core.errors import Incompatible, StateMismatch
 from gradwire.core.exchange import Max, Program, Sum
 from gradwire.core.intervals import median
+from gradwire.core.moments import Moment, moment, seconds_between, wait_for
 from gradwire.core.registry import Check, to_spec
+from gradwire.core.units import format_milliseconds
 from gradwire.engine import Engine
 from gradwire.integrations.ddp_hook import plain_mean
 from gradwire.integrations.handle import Handle
-from gradwire.integrations.trial import Pilot
+from gradwire.integrations.layers import Layers
+from gradwire.integrations.monitor import Progress
+from gradwire.integrations.trial import WATCH, Pilot
 from gradwire.planner import quality
 from gradwire.planner.own_kind import guess
+from gradwire.session import Session
 
 AUTO = "auto"
 # steps at the beginning of a turn: codecs compile and allocate in the first two, graphs are captured by the fourth
@@ -64,6 +68,8 @@ class Autopilot(Handle):
         optimizer: as for `attach`.
         scaler: as for `attach`.
     """
+
+    _tries_plain_ddp = True
 
     def __init__(
         self,
@@ -168,7 +174,9 @@ class Autopilot(Handle):
     def _handle_of(self, engine: Engine, kind: HandleOf | None = None) -> Handle:
         model = self._model()
         assert model is not None, "it has just been attached to, or its hook is called"
-        return (kind or self._make_handle)(model, engine, self.mode, self._optimizer, self._scaler)
+        handle = (kind or self._make_handle)(model, engine, self.mode, self._optimizer, self._scaler)
+        handle._session.watched = self._session.watched
+        return handle
 
     def _repayer(self, engine: Engine) -> Handle:
         """What sends everything that an engine's memory holds."""
@@ -181,6 +189,24 @@ class Autopilot(Handle):
         """Of all ranks' numbers."""
         own = torch.tensor([[value]], dtype=torch.float64, device=self._session.device)
         return self._session.run(_maximum(own))
+
+    def _about(self) -> dict[str, Any]:
+        return super()._about() | {"configuration": AUTO, "memory": "default"}
+
+    def _sessions(self) -> list[Session]:
+        """Of codecs, and of what repays for them; plain DDP goes through none."""
+        return [handle._session for handle in (*self._handles.values(), *self._repayers.values())] + [self._session]
+
+    def _progress(self) -> Progress:
+        """All together; a step is of one of them."""
+        sessions = self._sessions()
+        times = [s.parts_seconds for s in sessions]
+        known = [t for t in times if t is not None]
+        exchanged = [e for s in sessions if (e := s.take_exchanged()) is not None]
+        sent = self._plain["sent_bytes"] + sum(s.sent_bytes for s in sessions)
+        encode, communicate, decode = (sum(t[i] for t in known) for i in range(3))
+        parts = (encode, communicate, decode) if known else None
+        return Progress(self._steps, sent, parts, exchanged[0] if exchanged else None)
 
     # ---------------------------------------------------------------- what users call
 
@@ -215,6 +241,22 @@ class Autopilot(Handle):
         self._on, self._steps, self._repaying = saved["on"], saved["steps"], False
         self._watch.clear()
         self._turn_to(self.pilot.turn.codec)
+
+    def layers(self) -> Layers:
+        """Bytes and error of each parameter's gradient under the codec whose turn it is."""
+        handle = self._handles.get(self._on)
+        return super().layers() if handle is None else handle.layers()
+
+    def __repr__(self) -> str:
+        """What it does, and what the autopilot has found."""
+        pilot = self.pilot
+        found = f"chose {pilot.choice}" if pilot.phase == WATCH else "is trying"
+        seconds = ", ".join(f"{name} {format_milliseconds(s)}" for name, s in pilot.medians.items())
+        now = repr(self._handles[self._on]) if self._on in self._handles else "plain DDP"
+        return (
+            f"gradwire.Autopilot: {found}, among {', '.join(pilot.contestants)}; {self.engine.workers} ranks, "
+            f"{self._steps} steps, {pilot.trials} trials{f'; a step: {seconds}' if seconds else ''}\nnow {now}"
+        )
 
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec whose turn it is something about the coming step that gradients do not show.
@@ -293,20 +335,21 @@ class Stopwatch:
 
     Args:
         device: whose progress counts.
+
+    >>> watch = Stopwatch(torch.device("cpu"))
+    >>> watch.mark(), watch.mark(), watch.mark()
+    (None, None, None)
+    >>> watch.steps, watch.median(thrown_away=1) > 0
+    (2, True)
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._on_device = device.type == "cuda"
-        self._marks: list[Any] = []
+        self._device = device
+        self._marks: list[Moment] = []
 
     def mark(self) -> None:
         """A step begins. On a GPU: once all that was launched before is done."""
-        if not self._on_device:
-            self._marks.append(perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._marks.append(event)
+        self._marks.append(moment(self._device))
 
     def clear(self) -> None:
         """Forget all steps."""
@@ -324,10 +367,8 @@ class Stopwatch:
             thrown_away: how many.
         """
         marks = self._marks[thrown_away:]
-        if not self._on_device:
-            return median([end - start for start, end in itertools.pairwise(marks)]).middle
-        marks[-1].synchronize()
-        return median([a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]).middle
+        wait_for(marks[-1])
+        return median([seconds_between(a, b) for a, b in itertools.pairwise(marks)]).middle
 
 
 def _maximum(own: Tensor) -> Program[float]:

@@ -108,6 +108,10 @@ class CheckedHandle(Handle):
         """Tell what has happened since `attach`, and under ``"checks"`` what the checks saw."""
         return super().stats() | {"checks": {**self._seen, "warnings": dict(self._told)}}
 
+    def __repr__(self) -> str:
+        """What it does, in a few lines."""
+        return f"{super().__repr__()}\n  checked every {self._every} steps"
+
     # ---------------------------------------------------------------- what is looked at
 
     def _begin(self) -> None:

@@ -9,28 +9,48 @@ See `handle` for what then works behind the hook, and `autopilot` for what choos
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal, overload
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from gradwire.adaptive import Controller
 from gradwire.core.codec import Codec, Strategy
-from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.errors import ConfigError
 from gradwire.engine import Engine
 from gradwire.integrations.autopilot import AUTO, Autopilot
 from gradwire.integrations.checks import CheckedHandle, steps_between
 from gradwire.integrations.ddp_hook import slot_of
+from gradwire.integrations.dry_run import DryRun
+from gradwire.integrations.dry_run import dry_run as tried
 from gradwire.integrations.handle import Handle
 from gradwire.integrations.parameters import check_model
+from gradwire.integrations.wrapped import ddp_of
 from gradwire.memory.base import Memory
 from gradwire.session import warn_if_idle
 
 __all__ = ["Handle", "attach"]
 
 
+@overload
 def attach(
-    model: DistributedDataParallel,
+    model: nn.Module,
+    codec: str | Codec | None = None,
+    *,
+    dry_run: Literal[True],
+    workers: int | None = None,
+    controller: str | Controller | None = None,
+    memory: str | Memory = "default",
+    strategy: str | Strategy = "auto",
+    mode: str = "overlap",
+    tensors: str = "matrices",
+) -> DryRun: ...
+
+
+@overload
+def attach(
+    model: nn.Module,
     codec: str | Codec | None = None,
     *,
     task: str | None = None,
@@ -45,11 +65,32 @@ def attach(
     nmse_every: int = 0,
     graphs: bool = True,
     check: bool | int = False,
-) -> Handle:
+) -> Handle: ...
+
+
+def attach(
+    model: nn.Module,
+    codec: str | Codec | None = None,
+    *,
+    task: str | None = None,
+    controller: str | Controller | None = None,
+    memory: str | Memory = "default",
+    strategy: str | Strategy = "auto",
+    mode: str = "overlap",
+    tensors: str = "matrices",
+    seed: int = 0,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    nmse_every: int = 0,
+    graphs: bool = True,
+    check: bool | int = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+) -> Handle | DryRun:
     """Compress the gradients of a DDP model from the next backward pass on.
 
     Args:
-        model: wrapped in DistributedDataParallel; all its ranks must call this alike.
+        model: wrapped in DistributedDataParallel, compiled or not; all its ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``. None or ``"auto"``: the autopilot, which tries
             plain DDP and codecs that are safe for the task on the running job, and keeps the fastest.
         task: for the autopilot: ``"images"``, ``"language"``, ``"recommendation"`` or ``"segmentation"``; None: what
@@ -70,6 +111,12 @@ def attach(
         check: every 100 steps, or every so many, look whether replicas agree, errors and memories stay within bounds
             and a lossless codec does what DDP does, and warn once if not. Such a step sends the full gradient, too.
             Under the autopilot, steps of codecs are looked at.
+        dry_run: attach nothing, and return what would be sent and kept. The model need not be wrapped then, and no
+            process group is needed.
+        workers: for a dry run: of how many ranks; None: those of the process group.
+
+    Returns:
+        The handle; of a dry run a `gradwire.integrations.dry_run.DryRun`.
 
     Example:
         >>> import torch, torch.distributed as dist, gradwire
@@ -82,11 +129,6 @@ def attach(
         ('topk', 1)
         >>> dist.destroy_process_group()
     """
-    if not isinstance(model, DistributedDataParallel):
-        raise Incompatible(
-            f"attach: the model must be wrapped in DistributedDataParallel, got {type(model).__name__}. "
-            "Wrap it first: model = DistributedDataParallel(model)."
-        )
     if mode not in ("overlap", "after_backward"):
         raise ConfigError(f"attach: `mode` must be 'overlap' or 'after_backward', got {mode!r}")
     autopilot = codec == AUTO or (codec is None and controller is None)
@@ -99,25 +141,33 @@ def attach(
         )
     if task is not None and not autopilot:
         raise ConfigError(f"attach: `task` is for the autopilot, which chooses by it; leave it out, got {task!r}")
+    if workers is not None and not dry_run:
+        raise ConfigError("attach: `workers` is for a dry run; the ranks of a training are those of its process group")
     checked = steps_between(check)
-    slot = slot_of(model)
-    check_model(model)
+    if dry_run:
+        if autopilot:
+            raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
+        choice = partial(Engine, codec, memory=memory, controller=controller, strategy=strategy, tensors=tensors)
+        return tried(model, choice, mode, workers)
+    ddp = ddp_of(model)
+    slot = slot_of(ddp)
+    check_model(ddp)
     make = partial(
         Engine,
         strategy=strategy,
         tensors=tensors,
         seed=seed,
-        ranks=(dist.get_rank(model.process_group),),
-        workers=dist.get_world_size(model.process_group),
-        track_unused=bool(model.find_unused_parameters or model.static_graph),
+        ranks=(dist.get_rank(ddp.process_group),),
+        workers=dist.get_world_size(ddp.process_group),
+        track_unused=bool(ddp.find_unused_parameters or ddp.static_graph),
         nmse_every=nmse_every or checked,
         graphs=graphs,
     )
     handle_of = partial(CheckedHandle, every=checked) if checked else Handle
     if autopilot:
-        handle: Handle = Autopilot(model, make, handle_of, task, mode, optimizer, scaler)
+        handle: Handle = Autopilot(ddp, make, handle_of, task, mode, optimizer, scaler)
     else:
-        handle = handle_of(model, make(codec, memory=memory, controller=controller), mode, optimizer, scaler)
+        handle = handle_of(ddp, make(codec, memory=memory, controller=controller), mode, optimizer, scaler)
     warn_if_idle(handle.engine, "gradients pass through uncompressed", stacklevel=2)
     slot.handle = handle
     return handle

@@ -23,12 +23,21 @@ class Attached(Protocol):
     def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]: ...
 
 
+class Watching(Protocol):
+    """What looks at the buckets, before they are taken."""
+
+    def on_bucket(self, bucket: GradBucket) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Slot:
     """DDP takes one hook for life; this is its state, and the handle in it may change."""
 
     model: "weakref.ref[DistributedDataParallel]"
     handle: Attached | None = None
+    watching: Watching | None = None
 
 
 def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -47,6 +56,8 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
             "hook cannot know them. Use join(divide_by_initial_world_size=True)."
         )
     if state.handle is not None:
+        if state.watching is not None:
+            state.watching.on_bucket(bucket)
         return state.handle.on_bucket(bucket)
     return plain_mean(bucket, model.process_group)
 
@@ -82,5 +93,19 @@ def slot_of(model: DistributedDataParallel) -> Slot:
 
 def release(model: DistributedDataParallel, handle: Attached) -> None:
     """Take `handle` from the model's hook, if it is there."""
-    if _slots[model].handle is handle:
+    if attached(model, handle):
         _slots[model].handle = None
+        watch(model, None)
+
+
+def attached(model: DistributedDataParallel, handle: Attached) -> bool:
+    """Whether `handle` takes the model's buckets."""
+    return _slots[model].handle is handle
+
+
+def watch(model: DistributedDataParallel, watching: Watching | None) -> None:
+    """Let something look at the model's buckets, in place of what did before; None: nothing."""
+    slot = _slots[model]
+    if slot.watching is not None:
+        slot.watching.close()
+    slot.watching = watching

@@ -13,7 +13,16 @@ from gradwire.kernels.workspace import room
 
 
 def join(*parts: Tensor, owner: str = "") -> Tensor:
-    """Put the (rows, …) parts side by side, byte by byte: (rows, bytes) uint8; in the room of an `owner` if named."""
+    """Put the (rows, …) parts side by side, byte by byte: (rows, bytes) uint8; in the room of an `owner` if named.
+
+    Args:
+        parts: tensors of any dtype, all with as many rows.
+        owner: of room that is used again in each step; a codec can do without.
+
+    Example:
+        >>> join(torch.tensor([[1.0]]), torch.tensor([[7, -1]], dtype=torch.int8))
+        tensor([[  0,   0, 128,  63,   7, 255]], dtype=torch.uint8)
+    """
     each = [p.contiguous().view(torch.uint8) if p.numel() else _no_bytes(p) for p in parts]
     if not owner or each[0].device.type != "cpu":
         return torch.cat(each, dim=1)
@@ -22,14 +31,39 @@ def join(*parts: Tensor, owner: str = "") -> Tensor:
 
 
 def take(data: Tensor, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """Read `count` numbers a row from byte `start` on; returns them and where the next part begins."""
+    """Read `count` numbers a row from byte `start` on; returns them and where the next part begins.
+
+    It copies: bytes in the middle of a row lie where no float32 may.
+
+    Args:
+        data: (rows, bytes) uint8, as `join` made it.
+        start: the first byte.
+        count: how many numbers.
+        dtype: of the numbers.
+
+    Example:
+        >>> data = join(torch.tensor([[1.5]]), torch.tensor([[7, -1]], dtype=torch.int8))
+        >>> scale, start = take(data, 0, 1, torch.float32)
+        >>> scale, start, take(data, start, 2, torch.int8)[0]
+        (tensor([[1.5000]]), 4, tensor([[ 7, -1]], dtype=torch.int8))
+    """
     stop = start + count * dtype.itemsize
     part = data[:, start:stop].clone(memory_format=torch.contiguous_format)  # aligned for `dtype`
     return (part.view(dtype) if part.numel() else part.new_empty(part.shape, dtype=dtype)), stop
 
 
 def blocks(x: Tensor, block: int) -> Tensor:
-    """(rows, numel) -> (rows, ceil(numel/block), block), zeros behind the end."""
+    """(rows, numel) -> (rows, ceil(numel/block), block), zeros behind the end.
+
+    Args:
+        x: of shape (rows, numel).
+        block: elements of a block.
+
+    Example:
+        >>> blocks(torch.tensor([[1.0, 2.0, 3.0]]), 2)
+        tensor([[[1., 2.],
+                 [3., 0.]]])
+    """
     rows, numel = x.shape
     return F.pad(x, (0, -numel % block)).view(rows, -(-numel // block), block)
 

@@ -142,6 +142,11 @@ def shipped_accuracy() -> Mapping[str, Any]:
     return found
 
 
+def least_speedup(accuracy: Mapping[str, Any] | None = None) -> float:
+    """From which speed-up on a codec is worth it: more than 5 %, and more than predictions are off in the median."""
+    return max(WIN, 1 + _median_error(shipped_accuracy() if accuracy is None else accuracy))
+
+
 def switch_on(best: Ranked, gpus_per_node: int) -> str | None:
     """The line that a user adds; None where gradwire has no such strategy."""
     if best.strategy == SERVER:

@@ -106,10 +106,9 @@ def predict(
         workload = shipped().workload(model, codec, wish, kept, max(peers, 2))
     found = profile.cost(workload.codec)
     if found is None:
-        known = ", ".join(sorted(profile.codecs)) or "no codec"
         raise ConfigError(
-            f"profile {profile.name} does not know what {workload.codec} costs, only {known}; "
-            f"measure it: gradwire calibrate --codec {workload.codec}"
+            f"profile {profile.name} does not know what {workload.codec} costs; measure it here with --measure, give "
+            f"--encode-ms and --decode-ms, or calibrate: gradwire calibrate --codec {workload.codec!r}"
         )
     expense, source = found
     if source == expense.source and expense.models and workload.model not in expense.models:

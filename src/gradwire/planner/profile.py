@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -152,6 +152,10 @@ class Profile:
             inside=self.inside,
             kinds={kind: link(own) for kind, own in network.kinds.items()},
         )
+
+    def with_codecs(self, costs: Mapping[str, CodecCost]) -> Profile:
+        """The same with other costs for some codecs."""
+        return replace(self, codecs={**self.codecs, **costs})
 
     def cost(self, codec: str) -> tuple[CodecCost, str] | None:
         """What is known of a codec's cost, and its source; with other parameters of the same codec if need be."""

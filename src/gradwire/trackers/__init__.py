@@ -4,7 +4,11 @@
 
 The spec is ``kind:where``: ``tensorboard:FOLDER``, ``wandb:PROJECT``, ``mlflow:EXPERIMENT``, or ``none``. Accounts,
 servers and names of runs are set up as those packages want it (``WANDB_MODE``, ``WANDB_NAME``,
-``MLFLOW_TRACKING_URI``, ...). A whole training loop, on each rank:
+``MLFLOW_TRACKING_URI``, ...). Under DDP, one line has rank 0 send what compression does, every so many steps:
+
+    handle.watch(every=100, tracker="tensorboard:runs/topk")
+
+For numbers of your own beside those, a whole training loop, on each rank:
 
     model = DistributedDataParallel(model)
     handle = gradwire.attach(model, "topk(ratio=0.01)", nmse_every=100)

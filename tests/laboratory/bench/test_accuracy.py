@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from small import shrink
 
-from gradwire.core import records
+from gradwire.core import environment, records
 from gradwire.core.errors import ConfigError, LaunchFailed
-from gradwire.laboratory.bench import accuracy, environment, jobs
+from gradwire.laboratory.bench import accuracy, jobs
 from gradwire.laboratory.bench.accuracy import Study
 from gradwire.laboratory.bench.training import Plan
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from small import TRAIN, narrow, shrink, train_small
 
-from gradwire.core import records
+from gradwire.core import environment, records
 from gradwire.core.baselines import HALF, PLAIN
 from gradwire.core.errors import ConfigError
-from gradwire.laboratory.bench import distributed, environment, virtual
+from gradwire.laboratory.bench import distributed, virtual
 from gradwire.laboratory.bench.distributed import NetworkStudy
 from gradwire.laboratory.bench.launch import launch
 from gradwire.laboratory.bench.sweep import LOOPBACK, Place

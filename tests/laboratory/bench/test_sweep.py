@@ -70,9 +70,9 @@ def test_a_new_setting_is_measured_beside_fresh_baselines(tmp_path):
 
 def test_records_of_another_commit_do_not_count(tmp_path, monkeypatch):
     path = tmp_path / "r.jsonl"
-    monkeypatch.setattr("gradwire.laboratory.bench.environment.commit", lambda: ("aaaa", False))
+    monkeypatch.setattr("gradwire.core.environment.commit", lambda: ("aaaa", False))
     a_sweep(hosts=(2,))[0].run(path)
-    monkeypatch.setattr("gradwire.laboratory.bench.environment.commit", lambda: ("bbbb", False))
+    monkeypatch.setattr("gradwire.core.environment.commit", lambda: ("bbbb", False))
     sweep, calls = a_sweep(hosts=(2,))
     assert len(sweep.run(path)) == 3
     assert len(calls) == 1

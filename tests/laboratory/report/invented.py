@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from gradwire.core.records import Quantiles, Record
 
 NASTY = "</script><img src=x onerror=alert(1)> \"quoted\" & 'so' $x$ **b** `c`"
+CALIBRATED = {"hosts": 2, "rate": "1 Gbit/s", "share": 0.9448972705069223}
 ENVIRONMENT = {"cpu": "a processor", "cores": 2, "gpu": None, "os": "Linux", "python": "3.11", "torch": "2.13"}
 
 
@@ -72,12 +73,21 @@ def collective(codec, seconds, *, hosts=4, strategy="all_gather", **where):
 def prediction(configuration, predicted, measured, **where):
     made = step(configuration, predicted, **where)
     outcome = {"measured_seconds": measured, "error": predicted / measured - 1, "profile": "this-machine"}
-    return record("prediction", made.what, predicted, {**outcome, "calibrated_on": {"hosts": 2, "rate": "1 Gbit/s"}})
+    return record("prediction", made.what, predicted, {**outcome, "calibrated_on": CALIBRATED})
 
 
 def accuracy(codec, value, **where):
     what = {"codec": codec, "task": "shapes", "seed": 1}
     return record("accuracy", what, value, {"epochs": 3, "curve": [1, 2]}, unit="share of images", **where)
+
+
+def training(step, seconds, *, model="net", codec="topk", exposed=0.004, rate=1e10, **where):
+    """One line of a user's own training."""
+    what = {"model": model, "configuration": codec, "workers": 4, "batch": 8, "hosts": 4, "ranks_per_host": 1}
+    what |= {"bits_per_second": rate, "mode": "overlap", "strategy": "auto"}
+    outcome = {"step": step, "sent_bytes": 1e6, "plain_bytes": 4e7, "parts_seconds": None}
+    outcome |= {"hidden_seconds": exposed, "exposed_seconds": exposed}
+    return record("training", what, seconds, outcome, **where)
 
 
 def everything():
@@ -131,8 +141,8 @@ class Page(HTMLParser):
 
     @property
     def pictures(self):
-        """The JSON beside each figure."""
-        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+        """The JSON of each figure."""
+        return [json.loads(text) for text in self.attributes("data-view")]
 
     def attributes(self, name):
         return [values[name] for _, values in self.tags if name in values]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import doctest
 import io
-import itertools
 import json
-import random
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -33,15 +31,22 @@ def a_chart(**changes):
 
 
 def a_heat_map(**changes):
-    values = {"text": (("a", "b"), ("c", "d")), "notes": ("a note",)}
+    values = {"names": (("a", "FP16 DDP"), ("", "a")), "plain": ("FP16 DDP",), "notes": ("a note",)}
     axes = Axis("bandwidth", unit="rate"), Axis("codec")
-    return HeatMap("Map", *axes, RATES[:2], ("a", NASTY), ((2.0, 0.5), (None, 1.0)), "ratio", **{**values, **changes})
+    values |= {"values": ((2.0, 0.5), (None, 1.0)), "label": "ratio"}
+    return HeatMap("Map", *axes, RATES[:2], ("a", NASTY), **{**values, **changes})
 
 
 def some_bars(**changes):
     values = {"roles": ("codec", "baseline"), "ends": ("20 ms", "30 ms")}
     parts = (Part("forward", (0.01, 0.01)), Part("wait", (0.01, 0.02)))
     return Bars("Bars", STEP, ("signsgd", NASTY), parts, **{**values, **changes})
+
+
+def texts_of(path):
+    """What is written on an SVG, in its order."""
+    found = ElementTree.fromstring(path.read_bytes()).iter()
+    return dict.fromkeys(" ".join("".join(e.itertext()).split()) for e in found if e.tag.endswith("}text"))
 
 
 PICTURES = {"chart": a_chart, "heat map": a_heat_map, "bars": some_bars}
@@ -58,10 +63,7 @@ def test_every_picture_is_written_in_every_format(name, suffix, tmp_path):
     assert content.startswith(begin)
     assert len(content) < 500_000
     if suffix == ".svg":
-        texts = {
-            "".join(e.itertext()).strip() for e in ElementTree.fromstring(content).iter() if e.tag.endswith("}text")
-        }
-        assert " ".join(NASTY.split()) in {" ".join(t.split()) for t in texts}
+        assert "".join(NASTY.split()) in "".join("".join(texts_of(path)).split())  # it may take several lines
         assert "Date" not in content.decode()
     if suffix == ".html":
         assert Page(content.decode()).pictures[0]["kind"] == name.replace(" map", "")
@@ -83,10 +85,11 @@ def test_csv_has_one_value_a_line_in_base_units(tmp_path):
     lines = list(csv.DictReader(io.StringIO(text)))
     assert len(lines) == 9 + 4
     first = {"chart": "Steps", "series": "fp32 DDP", "bandwidth (bit/s)": "100000000.0", "step (s)": "0.4"}
-    assert lines[0] == {**first, "codec": "", "ratio (times)": ""}
+    assert lines[0] == {**first, "codec": "", "ratio (times)": "", "name": ""}
     assert lines[7]["step (s)"] == ""  # a gap
     assert lines[-3] == dict.fromkeys(lines[0], "") | {
         "chart": "Map", "bandwidth (bit/s)": "1000000000.0", "codec": "a", "ratio (times)": "0.5",
+        "name": "FP16 DDP",
     }  # fmt: skip
 
 
@@ -133,8 +136,8 @@ def test_what_is_not_finite_is_a_gap(tmp_path):
             "chart: 't' has no value to show; give at least one series with a number",
         ),
         (
-            lambda: a_heat_map(text=(("a",),)),
-            "heat map: 'Map' needs 2 rows of 2 `text`, got rows of [1]",
+            lambda: a_heat_map(names=(("a",),)),
+            "heat map: 'Map' needs 2 rows of 2 `names`, got rows of [1]",
         ),
         (
             lambda: HeatMap("Map", STEP, STEP, (1, 2), (1,), ((None, None),), "v"),
@@ -182,27 +185,13 @@ def test_doctests(module):
     assert doctest.testmod(module).failed == 0
 
 
-def test_labels_keep_their_distance_and_order():
-    draw = random.Random(0)
-    for _ in range(200):
-        wanted = [draw.uniform(-1, 11) for _ in range(draw.randint(1, 10))]
-        places = scale.spread(wanted, 1.0, 0.0, 10.0)
-        order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-        assert all(places[b] - places[a] >= 1 - 1e-9 for a, b in itertools.pairwise(order))
-        assert all(-1e-9 <= p <= 10 + 1e-9 for p in places)
-    assert scale.spread([1.0] * 12, 1.0, 0.0, 10.0) is None
-    assert scale.spread([2.0, 8.0], 1.0, 0.0, 10.0) == [2.0, 8.0]  # who has room stays
-
-
-def test_curves_have_labels_at_their_ends_and_a_legend_only_where_these_do_not_fit():
-    many = [Series(f"codec {i}", RATES, (0.1, 0.1, 0.1 + i / 1000)) for i in range(10)]
-    panel = plots._panel(a_chart(series=many))
-    assert panel.legend == []
-    assert all(b - a >= panel.gap - 1e-9 for a, b in itertools.pairwise(sorted(panel.places)))
+def test_a_sheet_names_every_curve_and_grows_with_its_text(tmp_path):
     crowd = [Series(f"codec {i}", RATES, (0.1, 0.1, 0.1)) for i in range(60)]
-    panel = plots._panel(a_chart(series=crowd))
-    assert panel.places is None
-    assert list(itertools.chain(*panel.legend)) == [s.label for s in crowd]
+    assert {s.label for s in crowd} | {"bandwidth", "even at 2 Gbit/s"} <= set(
+        texts_of(write(a_chart(series=crowd), tmp_path / "x.svg"))
+    )
+    assert plots._height(a_chart(notes=["word " * 100])) > plots._height(a_chart()) + 0.3
+    assert plots._height(some_bars()) < plots._height(a_chart())
 
 
 @pytest.mark.parametrize("values", [[1e8, 2e9], [0.97, 1.4], [1e-6, 1e6], [3.0, 3.0]])
@@ -231,6 +220,25 @@ def test_colours_of_a_heat_map_part_at_the_center():
     assert growing[0] == [1.0, 0.0]
 
 
+def test_every_colour_of_a_map_has_a_name(tmp_path):
+    """In the page's legend and on the sheet: of names where cells have them, else of values."""
+    named, valued = a_heat_map(), a_heat_map(names=())
+    first, second = Page(write([named, valued], tmp_path / "x.html").read_text(encoding="utf-8")).pictures
+    assert first["names"] == [
+        {"label": "a", "hue": 0, "percent": 45},
+        {"label": "FP16 DDP", "hue": None, "percent": 45},
+    ]
+    assert first["whose"] == [[0, 1], [None, 0]]
+    assert (first["steps"], second["names"], second["whose"]) == ([], [], [])
+    assert second["steps"] == [[-1.0, "≤ 0.50"], [0.0, "1.00"], [1.0, "≥ 2.00"]]
+    assert layout.steps(a_heat_map(names=(), center=None)) == [(0.0, "0.50"), (1.0, "2.00")]
+    assert layout.steps(a_heat_map(names=(), values=((2.0, 8.0), (None, 1.0)))) == [(0.0, "1.00"), (1.0, "≥ 4.00")]
+    assert layout.tint("FP16 DDP", a_heat_map(plain=("FP32 DDP", "FP16 DDP"))) < layout.tint("FP32 DDP", named)
+    for heat, labels in ((named, {"a", "FP16 DDP"}), (valued, {"≤ 0.50", "≥ 2.00"})):
+        assert labels <= set(texts_of(write(heat, tmp_path / "x.svg")))
+
+
 def test_a_label_has_one_colour_on_all_pictures():
     one, two = a_chart(series=[Series("b", (1,), (1,))], marks=()), a_chart(series=[Series("a", (1,), (1,))], marks=())
     assert layout.hues([one, two, one]) == {"b": 0, "a": 1}
+    assert layout.hues([one, a_heat_map()]) == {"b": 0, "a": 1}  # DDP has none

@@ -54,6 +54,17 @@ def test_without_an_id_everything_is_listed():
     }
 
 
+def test_columns_without_a_value_are_left_out_and_a_hint_says_why(monkeypatch):
+    monkeypatch.setattr("gradwire.cli.output.wants_json", lambda as_json: as_json)
+    shown = " ".join(run("table2").output.split())
+    assert "what paper ───" in shown
+    assert "Without a value here, so not shown: formula, our model, measured." in shown
+    assert "No records were read, so nothing is measured: run this in a clone of the repository" in shown
+    assert answer("table2", "--json")["columns"] == ["what", "paper", "formula", "our model", "measured"]
+    records.append("some.jsonl", [training()])
+    assert "No records were read" not in run("table2", "--records", "some.jsonl").output
+
+
 @pytest.mark.parametrize("id", PAPERS)
 def test_a_paper_is_all_its_claims(id):
     assert [row["id"] for row in answer(id)["rows"]] == [c.id for c in PAPERS[id].claims]

@@ -11,10 +11,11 @@ from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.iteration import iteration
 from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.step import step
+from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
 for function in (encode, iteration, overlap, collective, step, autopilot, accuracy):
-    bench.command()(function)
+    bench.command()(importing(function))
 
 
 @bench.callback()

@@ -14,15 +14,39 @@ from gradwire.kernels.bitpack import reference
 
 
 def packed_bytes(numel: int, width: int) -> int:
-    """Bytes of `numel` codes of `width` bits."""
+    """Bytes of `numel` codes of `width` bits.
+
+    Args:
+        numel: how many codes.
+        width: bits of a code.
+    """
     return -(-numel * width // 8)
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    """(rows, d) unsigned codes below 2^width, any integer dtype or bool -> (rows, ceil(d·width/8)) uint8."""
+    """(rows, d) unsigned codes below 2^width, any integer dtype or bool -> (rows, ceil(d·width/8)) uint8.
+
+    Args:
+        codes: the codes.
+        width: bits of a code, 1 to 32.
+
+    Example:
+        >>> import torch
+        >>> packed = pack(torch.tensor([[1, 2, 3, 0, 1]]), 2)
+        >>> packed, packed_bytes(5, 2)
+        (tensor([[57,  1]], dtype=torch.uint8), 2)
+        >>> unpack(packed, 2, 5)
+        tensor([[1, 2, 3, 0, 1]], dtype=torch.uint8)
+    """
     return run(reference.pack, codes, width)
 
 
 def unpack(data: Tensor, width: int, numel: int) -> Tensor:
-    """The inverse: (rows, bytes) uint8 -> (rows, numel) codes, uint8 up to 8 bits, else int64."""
+    """The inverse: (rows, bytes) uint8 -> (rows, numel) codes, uint8 up to 8 bits, else int64.
+
+    Args:
+        data: what `pack` made.
+        width: bits of a code.
+        numel: codes of a row.
+    """
     return run(reference.unpack, data, width, numel)

@@ -33,7 +33,22 @@ def words(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
 
 
 def uniform(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Float32 numbers, uniform in [0, 1)."""
+    """Float32 numbers, uniform in [0, 1).
+
+    Args:
+        stream: of a `Random`: ``rng.private("round")``, say.
+        shape: of the tensor; its rows are dealt out to the stream's workers.
+        device: where it shall lie.
+
+    Example:
+        >>> from gradwire.core.random import Random
+        >>> noise = uniform(Random(seed=1).private("round"), (1, 1001), torch.device("cpu"))
+        >>> tuple(noise.shape), bool((noise >= 0).all() and (noise < 1).all())
+        ((1, 1001), True)
+        >>> x = torch.full((1, 1001), 0.25)  # stochastic rounding: the mean stays
+        >>> abs(float((x + noise).floor().mean()) - 0.25) < 0.05
+        True
+    """
     return run(reference.uniform, stream, shape, device)
 
 
@@ -48,12 +63,24 @@ def halves(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor
 
 
 def coins(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Fair booleans; element i is bit i mod 32 of word i div 32."""
+    """Fair booleans; element i is bit i mod 32 of word i div 32.
+
+    Args:
+        stream: of a `Random`: ``rng.private("round")``, say.
+        shape: of the tensor; its rows are dealt out to the stream's workers.
+        device: where it shall lie.
+    """
     return run(reference.coins, stream, shape, device)
 
 
 def normal(stream: Stream, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Standard normal float32 numbers (Box and Muller), evaluated in float64 so that devices agree closely."""
+    """Standard normal float32 numbers (Box and Muller), evaluated in float64 so that devices agree closely.
+
+    Args:
+        stream: of a `Random`: ``rng.private("round")``, say.
+        shape: of the tensor; its rows are dealt out to the stream's workers.
+        device: where it shall lie.
+    """
     bits = words(stream, (2, *shape), device).double()
     radius = torch.sqrt(-2 * torch.log((bits[0] + 1) * 2.0**-32))
     return (radius * torch.cos(bits[1] * (2 * math.pi * 2.0**-32))).float()

@@ -12,7 +12,18 @@ from gradwire.kernels.scatter import reference
 
 
 def scatter(values: Tensor, indices: Tensor, numel: int) -> Tensor:
-    """(rows, k) values at (rows, k) int64 indices, distinct within a row -> (rows, numel), zero elsewhere."""
+    """(rows, k) values at (rows, k) int64 indices, distinct within a row -> (rows, numel), zero elsewhere.
+
+    Args:
+        values: the values.
+        indices: where they belong.
+        numel: elements of a row.
+
+    Example:
+        >>> import torch
+        >>> scatter(torch.tensor([[-5.0, 3.0]]), torch.tensor([[1, 3]]), 4)
+        tensor([[ 0., -5.,  0.,  3.]])
+    """
     return run(reference.scatter, values, indices, numel)
 
 

@@ -13,6 +13,15 @@ def top(x: Tensor, k: int) -> Tensor:
     """The k elements of largest magnitude of each row: (rows, k) int64, ascending.
 
     NaN counts as largest; among equals the lower index is taken.
+
+    Args:
+        x: of shape (rows, numel).
+        k: how many of each row.
+
+    Example:
+        >>> import torch
+        >>> top(torch.tensor([[1.0, -5.0, 0.0, 3.0]]), 2)
+        tensor([[1, 3]])
     """
     return run(reference.top, x, k)
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradwire.core import records
+from gradwire.core import environment, records
 from gradwire.core.records import Quantiles, Record
-from gradwire.laboratory.bench import environment
 from gradwire.laboratory.bench.sweep import key
 from gradwire.laboratory.bench.tasks.base import Data
 from gradwire.laboratory.bench.training import History, Plan, open_data

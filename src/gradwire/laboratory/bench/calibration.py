@@ -19,8 +19,9 @@ import torch.distributed as dist
 
 from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.link import Link, measuring
+from gradwire.core import environment
 from gradwire.core.records import Quantiles, Record
-from gradwire.laboratory.bench import collective, environment, step
+from gradwire.laboratory.bench import collective, step
 from gradwire.laboratory.bench.launch import Rank, launch
 from gradwire.laboratory.bench.sweep import LOOPBACK, Sweep
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from gradwire import models
+from gradwire.core import environment
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Quantiles, Record, quantile
 from gradwire.core.registry import Check
-from gradwire.laboratory.bench import environment
 
 KIND = "compute"
 PARTS = ("forward", "backward", "optimizer")

@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.core import environment
 from gradwire.core.baselines import CODEC_OF, HALF, PLAIN
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.core.units import format_rate, parse_rate
 from gradwire.integrations.ddp import Handle, attach
-from gradwire.laboratory.bench import environment
 from gradwire.laboratory.bench.launch import Rank, launch
 from gradwire.laboratory.bench.outcome import LOOPBACK, Outcome
 from gradwire.laboratory.bench.tasks import shapes

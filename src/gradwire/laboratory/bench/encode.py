@@ -27,6 +27,7 @@ from torch import Tensor
 
 from gradwire import models
 from gradwire.collectives import trace
+from gradwire.core import environment
 from gradwire.core.codec import codecs
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Program, as_answer, as_batch
@@ -37,7 +38,7 @@ from gradwire.core.registry import Check
 from gradwire.engine import Engine
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
-from gradwire.laboratory.bench import environment, hooks
+from gradwire.laboratory.bench import hooks
 from gradwire.laboratory.bench.clocks import Clock, Events, clock_of, clocked
 from gradwire.laboratory.bench.gpu_work import by_name, seen
 from gradwire.laboratory.bench.plain_compiled import compiled

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire.core import environment
 from gradwire.core.baselines import BASELINES, NOTHING, PLAIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.intervals import ratio
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
-from gradwire.laboratory.bench import compute, environment, step
+from gradwire.laboratory.bench import compute, step
 from gradwire.laboratory.bench.echo import echo
 from gradwire.laboratory.bench.gpu_work import busy_seconds, seen
 from gradwire.laboratory.bench.launch import Rank, launch

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradwire.core import environment
 from gradwire.core.errors import ConfigError
 from gradwire.core.intervals import Interval, median
 from gradwire.core.layout import Layout
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
-from gradwire.laboratory.bench import compute, encode, environment, step
+from gradwire.laboratory.bench import compute, encode, step
 from gradwire.laboratory.bench.clocks import Clock
 
 KIND = "overlap"

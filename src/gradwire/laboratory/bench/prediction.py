@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from gradwire.core import environment
 from gradwire.core.baselines import CODEC_OF
 from gradwire.core.codec import codecs
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import to_spec
-from gradwire.laboratory.bench import environment
+from gradwire.core.training_records import pooled, trainings
 from gradwire.laboratory.bench.collective import WIDTH
 from gradwire.laboratory.bench.step import OWN, build, example
 from gradwire.planner import calibrate
@@ -54,17 +55,29 @@ def _shape(model: str) -> ModelShape:
     return workloads.shape(model, module.to("meta"), inputs)
 
 
+def untold(training: Record, profile: Profile) -> list[str]:
+    """What a prediction needs, and the record of a user's training does not say."""
+    wanted = {"batch": "batch", "hosts": "hosts", "bits_per_second": "network"}
+    missing = [told for name, told in wanted.items() if training.what.get(name) is None]
+    if training.what["model"] not in profile.models:
+        missing.append(f"a model that profile {profile.name} knows, in place of {training.what['model']!r}")
+    if str(training.what["configuration"]).partition("(")[0] not in codecs.names():
+        missing.append(f"one codec for the whole training, in place of {training.what['configuration']!r}")
+    return missing
+
+
 def predict_all(
     records: Sequence[Record],
     profile: Profile,
     calibrated_on: Place | None = None,
     command: str = "gradwire validate",
 ) -> list[Record]:
-    """A prediction for every step record that the model is about, except those the profile was made from."""
+    """A prediction for every step record, and every training, that the model is about and the profile has not seen."""
     commit, dirty = environment.commit()
     now, found = environment.now(), []
-    for record in records:
-        if record.kind != STEP or not calibrate.modelled(record) or Place.of(record.what) == calibrated_on:
+    trained = [pooled(lines) for lines in trainings(records) if not untold(lines[0], profile)]
+    for record in [*(r for r in records if r.kind == STEP), *trained]:
+        if not calibrate.modelled(record) or Place.of(record.what) == calibrated_on:
             continue
         if record.what["model"] not in profile.models:
             continue

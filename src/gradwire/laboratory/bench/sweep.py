@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradwire.core import records
+from gradwire.core import environment, records
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import Check
 from gradwire.core.units import format_rate, parse_rate
-from gradwire.laboratory.bench import environment
 from gradwire.laboratory.hosts.namespace import Namespace
 from gradwire.laboratory.hosts.network import Network
 

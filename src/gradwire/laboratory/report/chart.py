@@ -92,7 +92,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A value for each pair of x and y. With a `center`, as of ratios, colours part there; without, they only grow."""
+    """A value for each pair of x and y. With a `center`, as of ratios, colours part there; without, they only grow.
+
+    With `names`, a cell has the colour of its name, and is hollow where its value is below the center.
+    """
 
     title: str
     x: Axis
@@ -103,16 +106,18 @@ class HeatMap:
     label: str  # what a value is
     center: float | None = 1.0
     unit: str | None = "ratio"  # of the values
-    text: Sequence[Sequence[str]] = ()  # below each value, as the values
+    names: Sequence[Sequence[str]] = ()  # whose each value is; "" where there is none
+    plain: Sequence[str] = ()  # names without a colour of their own, such as DDP
+    here: tuple[int, int] | None = None  # the row and column of the cell that is marked
     subtitle: str = ""
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(gaps(row) for row in self.values))
         check_unit(self.unit)
-        for name, grid in (("values", self.values), ("text", self.text)):
+        for name, grid in (("values", self.values), ("names", self.names)):
             whole = [len(row) for row in grid] == [len(self.xs)] * len(self.ys)
-            if not whole and not (name == "text" and not grid):
+            if not whole and not (name == "names" and not grid):
                 raise ConfigError(
                     f"heat map: {self.title!r} needs {len(self.ys)} rows of {len(self.xs)} `{name}`, "
                     f"got rows of {[len(row) for row in grid]}"

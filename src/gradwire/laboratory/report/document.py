@@ -22,10 +22,12 @@ from gradwire.laboratory.report.sections import (
     provenance,
     scaling,
     steps,
+    trainings,
 )
 
 TITLE = "Does gradient compression pay?"
 SECTIONS = (  # in the order of the page, with the kind of record each is made of
+    (trainings.section, "training"),
     (steps.section, "step"),
     (scaling.section, "step"),
     (predictions.section, "prediction"),
@@ -60,8 +62,9 @@ def make(paths: Sequence[str | Path], *, title: str = TITLE) -> Report:
 
 
 def _subtitle(sources: Sequence[Sourced]) -> str:
-    """How many records of when and where."""
+    """How many records of when, and of how many machines."""
     days = sorted({s.record.time[:10] for s in sources})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    machines = "; ".join(dict.fromkeys(machine(s.record) for s in sources))
-    return f"{len(sources):,} records of {when}. {machines}."
+    machines = list(dict.fromkeys(machine(s.record) for s in sources))
+    where = machines[0] if len(machines) == 1 else f"{len(machines)} machines"
+    return f"{len(sources):,} records of {when}, made on {where}"

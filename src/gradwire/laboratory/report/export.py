@@ -48,8 +48,8 @@ def _heat_table(heat: HeatMap) -> tuple[list[str], list[list[str]]]:
     lines = []
     for row, y in enumerate(heat.ys):
         cells = [written(v, heat.unit) for v in heat.values[row]]
-        if heat.text:
-            cells = [f"{c} {t}".strip() for c, t in zip(cells, heat.text[row], strict=True)]
+        if heat.names:
+            cells = [f"{c} {t}".strip() for c, t in zip(cells, heat.names[row], strict=True)]
         lines.append([named(y, heat.y), *cells])
     return [heat.y.label, *(named(x, heat.x) for x in heat.xs)], lines
 
@@ -87,6 +87,7 @@ def _lines(picture: Picture) -> list[dict[str, Any]]:
         x, y, value = _columns(_column(picture.x), _column(picture.y), _column(Axis(picture.label, unit=picture.unit)))
         return [
             {"chart": picture.title, x: at_x, y: at_y, value: picture.values[row][column]}
+            | ({"name": picture.names[row][column]} if picture.names else {})
             for row, at_y in enumerate(picture.ys)
             for column, at_x in enumerate(picture.xs)
         ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from gradwire.laboratory.report.chart import Bars, Chart, HeatMap, Part, Picture, Series, Value
-from gradwire.laboratory.report.scale import Scale, scale
+from gradwire.laboratory.report.scale import Scale, scale, written
 
 # Told apart also by people who see no red or no green; on white, and on the dark page. Markers tell the rest apart.
 COLOURS = (
@@ -38,9 +38,39 @@ def axes(chart: Chart) -> tuple[Scale, Scale]:
 
 
 def hues(pictures: Iterable[Picture]) -> dict[str, int]:
-    """A number for each curve's label: the same label has the same colour in all of these pictures."""
-    labels = [s.label for p in pictures if isinstance(p, Chart) for s in p.series if s.role == "codec"]
+    """A number for each curve's label and each map's name: the same one has the same colour in all pictures."""
+    labels: list[str] = []
+    for p in pictures:
+        if isinstance(p, Chart):
+            labels += [s.label for s in p.series if s.role == "codec"]
+        elif isinstance(p, HeatMap):
+            labels += [name for name in whose(p) if name not in p.plain]
     return {label: number for number, label in enumerate(dict.fromkeys(labels))}
+
+
+def whose(heat: HeatMap) -> list[str]:
+    """The names in a map, each once, in the order of its lines."""
+    return list(dict.fromkeys(name for row in heat.names for name in row if name))
+
+
+def tint(name: str, heat: HeatMap) -> float:
+    """How much of its colour a name's cells have; of names without one, the second is paler than the first."""
+    return 0.45 if name not in heat.plain else 0.45 / (1 + list(heat.plain).index(name))
+
+
+def steps(heat: HeatMap) -> list[tuple[float, str]]:
+    """What colours of values mean: shades from the lowest to the highest that there are, and the values they stand for.
+
+    The outermost may stand for more than their value.
+    """
+    values = [v for row in heat.values for v in row if v is not None]
+    if heat.center is None:
+        return [(0.0, written(min(values), heat.unit)), (1.0, written(max(values), heat.unit))]
+    center, limit = heat.center, _limit(values, heat.center)
+    low, high = (center * math.exp(by) if center > 0 else center + by for by in (-limit, limit))
+    below = [(-1.0, f"≤ {written(low, heat.unit)}")] if min(values) < center else []
+    above = [(1.0, f"≥ {written(high, heat.unit)}")] if max(values) > center else []
+    return [*below, (0.0, written(center, heat.unit)), *above]
 
 
 def dashes(series: Sequence[Series]) -> dict[str, int]:
@@ -106,32 +136,3 @@ def blend(colour: str, share: float, ground: str = "#ffffff") -> str:
     """
     mixed = (round(int(ground[i : i + 2], 16) * (1 - share) + int(colour[i : i + 2], 16) * share) for i in (1, 3, 5))
     return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def rows(starts: Sequence[float], ends: Sequence[float]) -> list[int]:
-    """The line, counted upwards, in which each label has room, where a stem comes up to the start of each.
-
-    From the right: a label that moves up then has no stem in its way.
-
-    >>> rows([0.0, 2.0, 9.0], [5.0, 4.0, 10.0])
-    [1, 0, 0]
-    """
-    found, reached = [0] * len(starts), list[float]()  # of each line, the leftmost place that is taken
-    for i in sorted(range(len(starts)), key=lambda i: -starts[i]):
-        found[i] = next((row for row, taken in enumerate(reached) if ends[i] <= taken), len(reached))
-        reached[found[i] : found[i] + 1] = [starts[i]]
-    return found
-
-
-def lines(widths: Sequence[float], room: float) -> list[list[int]]:
-    """Which of so wide things stand in the first line, the second, …
-
-    >>> lines([3.0, 3.0, 3.0], 7.0)
-    [[0, 1], [2]]
-    """
-    found: list[list[int]] = []
-    for i, width in enumerate(widths):
-        if not found or sum(widths[j] for j in found[-1]) + width > room:
-            found.append([])
-        found[-1].append(i)
-    return found

@@ -24,6 +24,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("interface_bytes", "peak_bytes"),
     ),
     "accuracy": ((), ()),
+    "training": (
+        ("model", "configuration", "workers"),
+        ("step", "sent_bytes", "plain_bytes", "hidden_seconds", "exposed_seconds", "parts_seconds"),
+    ),
 }
 MAKE = "make some with: gradwire bench step --record steps.jsonl"
 

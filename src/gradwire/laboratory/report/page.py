@@ -64,39 +64,53 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """What is there, but shown only when the reader opens it."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading and what follows it; `key` is its address in the page."""
+    """A heading and what follows it; `key` is its address in the page. Without `open`, the reader unfolds it."""
 
     key: str
     title: str
     blocks: Sequence[Block]
+    gist: str = ""  # beside the heading: what is inside
+    open: bool = False
 
 
-Block: TypeAlias = Text | Table | Choice | Chart | HeatMap | Bars
+Block: TypeAlias = Text | Table | Choice | Fold | Chart | HeatMap | Bars
 
 
 def of_pictures(title: str, pictures: Sequence[Picture]) -> str:
     """A page of pictures alone."""
-    return render(title, [Section("pictures", "", pictures)])
+    return render(title, [Section("pictures", "", pictures, open=True)])
 
 
 def render(title: str, sections: Sequence[Section], *, subtitle: str = "") -> str:
     """The whole page."""
     hues = layout.hues(_pictures([b for s in sections for b in s.blocks]))
-    named = [s for s in sections if s.title]
-    links = "".join(f'<a href="#{escape(s.key)}">{escape(s.title)}</a>' for s in named)
     under = f'<p class="subtitle">{inline(subtitle)}</p>' if subtitle else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n"
-        f'<style id="picture-style">\n{_colours()}{asset("picture.css")}</style>\n'
-        f"<style>\n{_dark()}</style>\n<script>{EARLY}</script>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n{styles()}<script>{EARLY}</script>\n</head>\n<body>\n"
         f"<header><h1>{escape(title)}</h1>{under}</header>\n"
-        + (f'<nav aria-label="Sections">{links}</nav>\n' if len(named) > 1 else "")
-        + f"<main>\n{''.join(_section(s, hues) for s in sections)}</main>\n"
+        f"<main>\n{''.join(_section(s, hues) for s in sections)}</main>\n"
         f"<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def styles(scope: str = "") -> str:
+    """The page's style elements; with a `scope`, such as ``".answer"``, the page's own rules hold in there alone."""
+    rules = f"{scope} {{\n{asset('page.css')}}}\n" if scope else asset("page.css")
+    return (
+        f'<style>\n{rules}</style>\n<style id="picture-style">\n{_colours()}{asset("picture.css")}</style>\n'
+        f"<style>\n{_dark()}</style>\n"
     )
 
 
@@ -112,9 +126,9 @@ def inline(text: str) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever the texts say."""
+    """JSON that cannot end the single-quoted attribute it stands in, whatever the texts say."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
+    for character in "<>&'\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
@@ -128,8 +142,16 @@ def asset(name: str) -> str:
 
 
 def _section(section: Section, hues: dict[str, int]) -> str:
-    heading = f"<h2>{escape(section.title)}</h2>\n" if section.title else ""
-    return f'<section id="{escape(section.key)}">\n{heading}{_blocks(section.blocks, hues)}</section>\n'
+    heading = f"<h2>{escape(section.title)}</h2>" if section.title else ""
+    heading += f' <span class="gist">{inline(section.gist)}</span>' if section.gist else ""
+    inside = _blocks(section.blocks, hues)
+    body = f"{heading}\n{inside}" if section.open else _folded(heading, inside, "fold chapter")
+    return f'<section id="{escape(section.key)}">\n{body}</section>\n'
+
+
+def _folded(summary: str, inside: str, kind: str = "fold") -> str:
+    """Closed until it is clicked; the script opens all for printing, and the one that the address names."""
+    return f'<details class="{kind}"><summary>{summary}</summary>\n{inside}</details>\n'
 
 
 def _blocks(blocks: Sequence[Block], hues: dict[str, int]) -> str:
@@ -141,7 +163,9 @@ def _block(block: Block, hues: dict[str, int]) -> str:
         return _text(block)
     if isinstance(block, Table):
         return _table(block)
-    return _choice(block, hues) if isinstance(block, Choice) else _figure(block, hues)
+    if isinstance(block, Fold):
+        return _folded(inline(block.summary), _blocks(block.blocks, hues))
+    return _choice(block, hues) if isinstance(block, Choice) else figure(block, hues)
 
 
 def _text(text: Text) -> str:
@@ -168,11 +192,11 @@ def _cells(row: Sequence[str]) -> str:
 
 def _choice(choice: Choice, hues: dict[str, int]) -> str:
     items = "".join(
-        f"<div class=\"item\" data-values='{escape(embedded(list(item.values)))}'>"
+        f"<div class=\"item\" data-values='{embedded(list(item.values))}'>"
         f"{_heading(item)}{_blocks(item.blocks, hues)}</div>\n"
         for item in choice.items
     )
-    keys = escape(embedded(list(choice.keys)))
+    keys = embedded(list(choice.keys))
     return f'<div class="choice" data-keys=\'{keys}\' data-start="{choice.start}">\n{items}</div>\n'
 
 
@@ -183,16 +207,17 @@ def _heading(item: Item) -> str:
     return f"<h3>{escape(', '.join(v for v in item.values if v != '-'))}</h3>\n"
 
 
-def _figure(picture: Picture, hues: dict[str, int]) -> str:
+def figure(picture: Picture, hues: dict[str, int]) -> str:
+    """A picture as a part of a page, which the page's script draws; `hues` are those of all its pictures."""
     headings, rows = table_of(picture)
     subtitle = f'<p class="subtitle">{inline(picture.subtitle)}</p>' if picture.subtitle else ""
     notes = "".join(f"<p>{inline(note)}</p>" for note in picture.notes)
     return (
-        f'<figure class="picture"><figcaption><h3>{escape(picture.title)}</h3>{subtitle}</figcaption>\n'
+        f"<figure class=\"picture\" data-view='{embedded(view(picture, hues))}'><figcaption>"
+        f"<h3>{escape(picture.title)}</h3>{subtitle}</figcaption>\n"
         '<div class="legend"></div>\n<div class="canvas"><svg></svg></div>\n'
         f'<div class="notes">{notes}</div>\n'
-        f"<details open><summary>Numbers</summary>{_table(Table(headings, rows))}</details>\n"
-        f'<script type="application/json">{embedded(view(picture, hues))}</script></figure>\n'
+        f"<details open><summary>Numbers</summary>{_table(Table(headings, rows))}</details></figure>\n"
     )
 
 
@@ -202,6 +227,8 @@ def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:
         if isinstance(block, Choice):
             for item in block.items:
                 yield from _pictures(item.blocks)
+        elif isinstance(block, Fold):
+            yield from _pictures(block.blocks)
         elif isinstance(block, Chart | HeatMap | Bars):
             yield block
 

@@ -1,8 +1,4 @@
-"""Along an axis: how values are written, where ticks stand, and where labels have room.
-
-Every picture is laid out with these functions, whichever program draws it; only the browser's script repeats `spread`,
-because it alone knows how wide the window is.
-"""
+"""Along an axis: how values are written, and where ticks stand; the same whichever program draws the picture."""
 
 from __future__ import annotations
 
@@ -128,33 +124,3 @@ def _log_scale(low: float, high: float, own: Sequence[float]) -> Scale:
         step = _step((high - low) / TICKS)
         ticks = [float(f"{i * step:.12g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return Scale(low, high, True, tuple(ticks))
-
-
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float] | None:
-    """Places at least `gap` apart, inside [low, high], as near to those wanted as their order allows.
-
-    None where there is no room for all.
-
-    >>> spread([5.0, 5.0, 9.0], 2.0, 0.0, 10.0)
-    [4.0, 6.0, 9.0]
-    """
-    if (len(wanted) - 1) * gap > high - low:
-        return None
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    blocks: list[tuple[float, int]] = []  # (where its middle wants to be, how many), none touching the next
-    for index in order:
-        blocks.append((wanted[index], 1))
-        blocks[-1] = (_clamp(*blocks[-1], gap, low, high), 1)
-        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < (blocks[-1][1] + blocks[-2][1]) / 2 * gap:
-            (above, many), (below, few) = blocks.pop(), blocks.pop()
-            middle = (above * many + below * few) / (many + few)
-            blocks.append((_clamp(middle, many + few, gap, low, high), many + few))
-    places = [middle + (i - (count - 1) / 2) * gap for middle, count in blocks for i in range(count)]
-    found = dict(zip(order, places, strict=True))
-    return [found[i] for i in range(len(wanted))]
-
-
-def _clamp(middle: float, count: int, gap: float, low: float, high: float) -> float:
-    """Where a block of so many labels can stand without leaving the range."""
-    half = (count - 1) / 2 * gap
-    return min(max(middle, low + half), high - half)

@@ -15,10 +15,10 @@ WIDE = 4  # from this ratio of the ends on, an axis is logarithmic
 
 
 def pictures(sweep: Sweep, metric: str = "step") -> list[Picture]:
-    """Times and speed-ups over one quantity; over two, a map for each codec and one of who is best."""
+    """Times and speed-ups over one quantity; over two, a map of who is fastest, and one for each codec."""
     if len(sweep.quantities) == 1:
         return [times(sweep, metric), speedups(sweep, metric)]
-    return [*(surface(sweep, curve, metric) for curve in sweep.codecs), best(sweep, metric)]
+    return [best(sweep, metric), *(surface(sweep, curve, metric) for curve in sweep.codecs)]
 
 
 def title(sweep: Sweep) -> str:
@@ -89,7 +89,7 @@ def _map(sweep: Sweep, heading: str, values: Sequence[Value], label: str, names:
     columns = range(len(xs))
     # points run through the second quantity first
     grid = [[values[i * len(ys) + j] for i in columns] for j in range(len(ys))]
-    text = [[names[i * len(ys) + j] for i in columns] for j in range(len(ys))] if names else ()
+    whose = [[names[i * len(ys) + j] for i in columns] for j in range(len(ys))] if names else ()
     return HeatMap(
         heading,
         x=_axis(across, xs),
@@ -98,7 +98,8 @@ def _map(sweep: Sweep, heading: str, values: Sequence[Value], label: str, names:
         ys=ys,
         values=grid,
         label=label,
-        text=text,
+        names=whose,
+        plain=[c.label for c in sweep.curves if c.baseline],
         subtitle=_source(sweep),
         notes=(*(sweep.sentences() if names else ()), *sweep.notes, *((_inputs(sweep),) if names else ())),
     )

@@ -10,8 +10,8 @@ from gradwire.core.baselines import WIN
 from gradwire.core.records import Record, quantile
 from gradwire.core.units import format_milliseconds
 from gradwire.laboratory.report.load import Sourced, machine, of_kind
-from gradwire.laboratory.report.page import Block, Section, Text
-from gradwire.laboratory.report.sections import demo
+from gradwire.laboratory.report.page import Block, Fold, Section, Table, Text
+from gradwire.laboratory.report.sections import demo, trainings
 from gradwire.laboratory.report.steps import Run, SetUp, Wins, count, is_baseline, label, main_sweep, runs
 from gradwire.planner.quality import IMAGES, SAFE, Standing, kind_of, standing
 
@@ -24,20 +24,53 @@ def _percent(share: float) -> str:
 
 
 SHARE = _percent(WIN - 1)
+RULE = (
+    f"A set-up is a model on so many hosts with links of one rate. To pay, a codec has to be at least {SHARE} faster "
+    "than both FP32 DDP and FP16 DDP, which took turns with it in the same processes, and faster by more than noise: "
+    "the 95 % interval of the ratio of medians lies above 1. A setting is one codec in one set-up."
+)
+HEADINGS = (
+    "machine",
+    "set-ups where it pays",
+    "… with a codec that kept its quality",
+    f"settings over FP16 by {SHARE}",
+    "largest gain over DDP",
+)
 
 
 def section(sources: Sequence[Sourced]) -> Section:
     """The verdict; always there, also where there is little to say."""
     counted = main_sweep(runs(of_kind(sources, "step")))
+    machines = dict.fromkeys(run.set_up.machine for run in counted)
+    places = {where: [r for r in counted if r.set_up.machine == where] for where in machines}
     blocks: list[Block] = [Text([_headline(counted)], lead=True)]
-    for where in dict.fromkeys(run.set_up.machine for run in counted):
-        found = [r for r in counted if r.set_up.machine == where]
-        blocks += [Text([f"**{where}**"]), Text(_of_machine(found), points=True)]
-    more = [*_demos(of_kind(sources, "demo")), *_predictions(of_kind(sources, "prediction"))]
-    more += _not_said(sources, counted)
+    if counted:
+        blocks += [Text([RULE, *_not_said(counted)]), Table(HEADINGS, [_line(w, found) for w, found in places.items()])]
+    words: list[Block] = []
+    for where, found in places.items():
+        words += [Text([f"**{where}**"]), Text(_of_machine(found), points=True)]
+    more = [
+        *trainings.sentences(of_kind(sources, "training")),
+        *_demos(of_kind(sources, "demo")),
+        *_predictions(of_kind(sources, "prediction")),
+    ]
     if more:
-        blocks += [Text(["**Beside that**"]), Text(more, points=True)] if counted else [Text(more, points=True)]
-    return Section("verdict", "Verdict", blocks)
+        words += [Text(["**Beside that**"]), Text(more, points=True)]
+    blocks += [Fold("The verdict in more words", words)] if counted else words
+    return Section("verdict", "Verdict", blocks, open=True)
+
+
+def _line(where: str, found: Sequence[Run]) -> list[str]:
+    """A machine in the table."""
+    wins, safe = count(found), _kept(found)
+    record, ratio = max((run.best for run in found if run.best), key=lambda best: best[1], default=(None, 0.0))
+    return [
+        where,
+        f"{wins.set_ups_over_both} of {wins.set_ups}",
+        f"{_paying(safe)} of {wins.set_ups}",
+        f"{wins.over_half} of {wins.settings}",
+        "-" if record is None else f"{ratio:.1f}× ({label(record)})",
+    ]
 
 
 def _headline(counted: Sequence[Run]) -> str:
@@ -51,11 +84,8 @@ def _headline(counted: Sequence[Run]) -> str:
         told = f"{'pays' if won else 'does not pay'} in the one set-up measured"
     else:
         told = f"pays in {'all' if won else 'none of the'} {all_of} set-ups measured"
-    return (
-        f"**Compression {told}.** A set-up is a model on so many hosts with links of one rate; to pay, a codec has to "
-        f"be at least {SHARE} faster than both FP32 DDP and FP16 DDP, which took turns with it in the same processes, "
-        "and faster by more than noise: the 95 % interval of the ratio of medians lies above 1."
-    )
+    kept = f"With codecs that kept their quality in our trainings, it pays in {_paying(_kept(counted))}."
+    return f"**Compression {told}.** {kept}"
 
 
 def _of_machine(found: Sequence[Run]) -> list[str]:
@@ -82,10 +112,7 @@ def _fastest(found: Sequence[Run]) -> str:
 
 def _quality(found: Sequence[Run]) -> str:
     """Which of these codecs may be recommended, by our trainings; of the fastest that may not, what they lost."""
-    safe = [
-        replace(run, records=tuple(r for r in run.records if is_baseline(r) or _standing(run, r).kind == SAFE))
-        for run in found
-    ]
+    safe = _kept(found)
     names = list(dict.fromkeys(r.what["configuration"] for run in safe for r in run.ours))
     fastest = {run.best[0].what["configuration"]: _standing(run, run.best[0]) for run in found if run.best}
     doubtful = {name: told for name, told in fastest.items() if told.kind != SAFE}
@@ -93,9 +120,22 @@ def _quality(found: Sequence[Run]) -> str:
     told = f" Not recommended, though fastest somewhere: {mind}." if mind else ""
     if not names:
         return f"None of these codecs kept its quality in all our trainings and was tried on such tasks.{told}"
-    won = sum(run.best is not None and run.pays(run.best[0]) for run in safe)
+    won = _paying(safe)
     listed = ", ".join(f"`{name}`" for name in names)
     return f"With those that kept their quality in our trainings ({listed}) it pays in {won} of {len(found)}.{told}"
+
+
+def _kept(found: Sequence[Run]) -> list[Run]:
+    """The same runs with those codecs alone that kept their quality in our trainings."""
+    return [
+        replace(run, records=tuple(r for r in run.records if is_baseline(r) or _standing(run, r).kind == SAFE))
+        for run in found
+    ]
+
+
+def _paying(found: Sequence[Run]) -> int:
+    """In how many of them the fastest codec pays."""
+    return sum(run.best is not None and run.pays(run.best[0]) for run in found)
 
 
 def _standing(run: Run, record: Record) -> Standing:
@@ -108,7 +148,7 @@ def _lost(found: Sequence[Run]) -> list[str]:
     if not lost:
         return []
     shown = [f"{_short(run.set_up)} (best: `{label(r)}`, {ratio:.2f} times as fast as DDP)" for run, r, ratio in lost]
-    more = f"; and {len(shown) - FEW} more, see the map below" if len(shown) > FEW else ""
+    more = f"; and {len(shown) - FEW} more, see the maps of step times" if len(shown) > FEW else ""
     return [f"Where it does not pay: {'; '.join(shown[:FEW])}{more}."]
 
 
@@ -158,7 +198,7 @@ def _predictions(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def _not_said(sources: Sequence[Sourced], counted: Sequence[Run]) -> list[str]:
+def _not_said(counted: Sequence[Run]) -> list[str]:
     """What a reader might take these numbers for, though they are not that."""
     lines = []
     where = [r.environment for run in counted for r in run.records]

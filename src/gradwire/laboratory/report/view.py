@@ -13,7 +13,7 @@ from gradwire.laboratory.report.scale import Scale, tick, written
 def view(picture: Picture, hues: dict[str, int]) -> dict[str, Any]:
     """Plain values. `hues` numbers the curves' labels, so that they have their colours on the whole page."""
     if isinstance(picture, HeatMap):
-        body = _heat(picture)
+        body = _heat(picture, hues)
     else:
         body = _bars(picture) if isinstance(picture, Bars) else _chart(picture, hues)
     return {"title": picture.title, **body}
@@ -68,7 +68,8 @@ def _series(series: Series, chart: Chart, hues: dict[str, int], dashes: dict[str
     return shown
 
 
-def _heat(heat: HeatMap) -> dict[str, Any]:
+def _heat(heat: HeatMap, hues: dict[str, int]) -> dict[str, Any]:
+    names = layout.whose(heat)
     return {
         "kind": "heat",
         "label": heat.label,
@@ -78,7 +79,17 @@ def _heat(heat: HeatMap) -> dict[str, Any]:
         "ys": [named(y, heat.y) for y in heat.ys],
         "shades": [[None if s is None else round(s, 3) for s in row] for row in layout.shades(heat)],
         "values": [[written(v, heat.unit) for v in row] for row in heat.values],
-        "text": [list(row) for row in heat.text],
+        "here": heat.here,
+        "steps": [] if names else layout.steps(heat),
+        "whose": [[names.index(name) if name else None for name in row] for row in heat.names],
+        "names": [
+            {
+                "label": name,
+                "hue": None if name in heat.plain else hues.get(name, 0) % len(layout.COLOURS),
+                "percent": round(100 * layout.tint(name, heat)),
+            }
+            for name in names
+        ],
     }
 
 

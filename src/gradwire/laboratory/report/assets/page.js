@@ -1,12 +1,11 @@
-// Draws the page's pictures from the JSON beside them. No library, and every text goes in as text, never as HTML.
+// Draws the page's pictures from the JSON that they carry. No library, and every text goes in as text, never as HTML.
 "use strict";
 (() => {
   const NARROW = 600, LINE = 16;
-  const namespace = (document.querySelector("svg") || {}).namespaceURI;
   const paper = document.createElement("canvas").getContext("2d");
 
   function element(name, attributes = {}, text) {
-    const made = attributes.html ? document.createElement(name) : document.createElementNS(namespace, name);
+    const made = attributes.html ? document.createElement(name) : document.createElementNS(document.querySelector("svg").namespaceURI, name);
     for (const [key, value] of Object.entries(attributes)) {
       if (key !== "html" && value !== undefined) made.setAttribute(key, value);
     }
@@ -62,9 +61,17 @@
   const marker = (s, x, y, r = 4) =>
     element("path", { d: MARKS[s.mark % MARKS.length](r), transform: `translate(${x} ${y})`, fill: colour(s) });
 
-  function sample(s, part) {
+  const over = (colour, percent) => `color-mix(in srgb, ${colour} ${percent}%, var(--ground))`;
+  const shaded = (shade) => over(`var(--${shade < 0 ? "bad" : "good"})`, Math.round(Math.abs(shade) * 70));
+  function tint(name, hollow) {
+    const mixed = over(name.hue === null ? "var(--muted)" : `var(--c${name.hue})`, name.percent);
+    return hollow ? `fill:var(--ground);stroke:${mixed};stroke-width:2.5` : `fill:${mixed}`;
+  }
+
+  function sample(s, kind) {
     const svg = element("svg", { width: 22, height: 12, "aria-hidden": "true" });
-    if (part) svg.append(element("rect", { x: 4, width: 14, height: 12, fill: `var(--p${s.hue})` }));
+    const style = kind === "bars" ? `fill:var(--p${s.hue})` : kind === "step" ? `fill:${shaded(s.shade)}` : kind === "heat" ? tint(s) : "";
+    if (style) svg.append(element("rect", { x: 4.5, y: 0.5, width: 13, height: 11, stroke: "var(--muted)", "stroke-width": 0.5, style }));
     else {
       const dash = s.role === "baseline" ? s.dash : undefined;
       if (!s.points) svg.append(element("path", { d: "M0 6H22", stroke: colour(s), "stroke-width": 2, "stroke-dasharray": dash }));
@@ -76,9 +83,9 @@
   class Picture {
     constructor(figure) {
       this.figure = figure;
-      this.data = JSON.parse(figure.querySelector("script").textContent);
+      this.data = JSON.parse(figure.dataset.view);
       this.canvas = figure.querySelector(".canvas");
-      this.items = this.data.series || this.data.parts || [];
+      this.items = this.data.series || this.data.parts || this.data.names;
       this.hidden = new Set();
       this.tip = tag("div", { class: "tip", hidden: "", role: "status" });
       this.canvas.append(this.tip);
@@ -93,10 +100,16 @@
     }
 
     legend() {
-      const host = this.figure.querySelector(".legend");
+      const host = this.figure.querySelector(".legend"), { kind, y, label, steps, names } = this.data;
+      if (kind === "heat") host.append(tag("span", {}, `rows: ${y} · ${names.length ? "number" : "colour"}: ${label}`));
+      for (const [shade, text] of steps || []) {
+        const entry = tag("span");
+        entry.append(sample({ shade }, "step"), text);
+        host.append(entry);
+      }
       this.items.forEach((item, n) => {
         const button = tag("button", { type: "button", "aria-pressed": "true", title: item.note || "hide or show" });
-        button.append(sample(item, this.data.kind === "bars"), tag("span", {}, item.label));
+        button.append(sample(item, kind), tag("span", {}, item.label));
         button.addEventListener("click", () => {
           if (!this.hidden.delete(n)) this.hidden.add(n);
           button.setAttribute("aria-pressed", String(!this.hidden.has(n)));
@@ -145,10 +158,8 @@
       const { x, y, series, marks } = this.data;
       const shown = series.map((s, n) => [s, n]).filter(([, n]) => !this.hidden.has(n));
       const left = widest(y.ticks.map((t) => t[1])) + 10;
-      const names = !this.narrow && !this.data.cloud;
-      const column = names ? widest(series.map((s) => s.label)) + 30 : 14;
-      const right = Math.min(column, this.width * 0.35);
-      const direct = names && right === column;
+      const column = widest(series.map((s) => s.label)) + 30;  // of names where curves end, if there is room
+      const direct = !this.narrow && !this.data.cloud && column <= this.width * 0.35, right = direct ? column : 14;
       const plot = this.narrow ? 260 : Math.min(420, Math.max(300, this.width * 0.42));
       const stems = this.stems(marks, (v) => placer(x, left, this.width - right)(v));
       const top = 28 + stems.rows * LINE;
@@ -281,25 +292,27 @@
     // ---------------------------------------------------------------- heat maps
 
     heat() {
-      const { xs, ys, shades, values, text } = this.data;
-      const left = Math.min(widest(ys) + 10, this.width * 0.36), cell = (this.width - left) / xs.length;
-      const fits = (t, size) => t && wide(t, size) < cell - 6;
-      const size = text.every((row) => row.every((t) => !t || fits(t, 11))) || this.narrow ? 11 : 9;
-      const two = text.some((row) => row.some((t) => fits(t, size)));
-      const row = two ? 44 : 30, top = 26;
-      this.label(0, 14, `rows: ${this.data.y} · colour: ${this.data.label}`, { class: "muted" });
+      const { xs, ys, shades, values, names, whose } = this.data;
+      const over = this.narrow && widest(ys) > this.width * 0.2 ? 18 : 0;  // names of rows above them
+      const left = over ? 0 : Math.min(widest(ys) + 10, this.width * 0.36), cell = (this.width - left) / xs.length;
+      const fits = (t, size) => wide(t, size) < cell - 6;
+      const two = names.length > 0 && names.every((n) => fits(n.label, 11));
+      const height = two ? 44 : 30, row = height + over, top = 4;
       this.cells = ys.map((name, r) => {
-        this.clipped(left - 10, top + r * row + row / 2 + 4, name);
+        if (over) this.clipped(0, top + r * row + 13, name, this.width);
+        else this.clipped(left - 10, top + r * row + row / 2 + 4, name, left - 10, { "text-anchor": "end" });
         return xs.map((_, c) => {
-          const group = this.add("g", {}), shade = shades[r][c], [x, y] = [left + c * cell, top + r * row];
-          const mixed = shade === null ? undefined : `fill:color-mix(in srgb, var(--${shade < 0 ? "bad" : "good"}) ${Math.round(Math.abs(shade) * 70)}%, var(--ground))`;
-          const box = { x: x + 1, y: y + 1, width: cell - 2, height: row - 2, class: shade === null ? "gap" : undefined, style: mixed };
-          const rect = this.add("rect", box, undefined, group);
-          const below = shade !== null && text.length && fits(text[r][c], size) ? text[r][c] : "";
-          const middle = { "text-anchor": "middle" };
-          const small = !fits(values[r][c], 13);
-          if (fits(values[r][c], 11)) this.label(x + cell / 2, y + row / 2 + (below ? -3 : 4), values[r][c], { ...middle, class: small ? "small" : below ? "bold" : undefined }, group);
-          if (below) this.label(x + cell / 2, y + row / 2 + 13, below, { ...middle, class: size === 11 ? "small" : "tiny" }, group);
+          const n = names.length ? whose[r][c] : null, shade = shades[r][c], [x, y] = [left + c * cell, top + r * row + over];
+          const gap = shade === null || this.hidden.has(n), who = n === null ? null : names[n];
+          const group = this.add("g", n === null ? {} : { "data-n": n });
+          const style = gap ? undefined : who ? tint(who, shade < 0) : `fill:${shaded(shade)}`;
+          const box = { x: x + 2, y: y + 2, width: cell - 4, height: height - 4, class: gap ? "gap" : undefined, style };
+          const rect = this.add("rect", box, undefined, group), { here } = this.data;
+          if (here && here[0] === r && here[1] === c) this.add("rect", { ...box, class: "here", style: undefined }, undefined, group);
+          const below = two && who && !gap ? who.label : "", middle = { "text-anchor": "middle" };
+          const kind = !fits(values[r][c], 13) ? "small" : below ? "bold" : undefined;
+          if (fits(values[r][c], 11)) this.label(x + cell / 2, y + height / 2 + (below ? -3 : 4), values[r][c], { ...middle, class: kind }, group);
+          if (below) this.label(x + cell / 2, y + height / 2 + 13, below, { ...middle, class: "small" }, group);
           group.addEventListener("pointerenter", () => this.choose(r, c));
           return rect;
         });
@@ -311,20 +324,20 @@
       return bottom + 48;
     }
 
-    clipped(x, y, text, more = {}) {
+    clipped(x, y, text, room, more, host) {
       let shown = text;
-      while (shown.length > 4 && wide(shown) > x) shown = `${shown.slice(0, -2)}…`;
-      const label = this.label(x, y, shown, { "text-anchor": "end", ...more });
+      while (shown.length > 4 && wide(shown, 13, more && more.class === "bold" ? 650 : 400) > room) shown = `${shown.slice(0, -2)}…`;
+      const label = this.label(x, y, shown, more, host);
       if (shown !== text) label.append(element("title", {}, text));
     }
 
     choose(r, c) {
       this.leave();
       [this.row, this.now] = [r, c];
-      const rect = this.cells[r][c], { xs, ys, values, text, label } = this.data;
+      const rect = this.cells[r][c], { xs, ys, values, names, whose, label } = this.data;
       rect.classList.add("chosen");
-      const rows = [[null, label, values[r][c]]];
-      if (text.length && text[r][c]) rows.push([null, "", text[r][c]]);
+      const who = names.length && whose[r][c] !== null ? names[whose[r][c]] : null, rows = [[null, label, values[r][c]]];
+      if (who) rows.unshift([who, who.label, ""]);
       const at = ["x", "y", "width"].map((name) => Number(rect.getAttribute(name)));
       this.tell(at[0] + at[2] / 2, at[1], `${ys[r]}, ${xs[c]}`, rows);
     }
@@ -341,7 +354,7 @@
       this.cells = groups.map((name, g) => {
         const y = top + g * row, group = this.add("g", {});
         const kind = roles[g] === "baseline" ? "bold" : roles[g] === "reference" ? "muted" : "";
-        if (this.narrow) this.label(0, y + 14, name, { class: kind }, group);
+        if (this.narrow) this.clipped(0, y + 14, name, this.width, { class: kind }, group);
         else this.label(left - 9, y + 17, name, { class: kind, "text-anchor": "end" }, group);
         let start = 0;
         for (const [part, n] of shown) {
@@ -393,7 +406,7 @@
       this.tip.replaceChildren(tag("b", {}, title));
       for (const [item, name, value] of rows) {
         const line = tag("div"), label = tag("span", {}, name);
-        if (item) label.prepend(sample(item, this.data.kind === "bars"), " ");
+        if (item) label.prepend(sample(item, this.data.kind), " ");
         line.append(label, tag("span", {}, value));
         this.tip.append(line);
         if (item && item.note && rows.length < 4) this.tip.append(tag("small", {}, item.note));
@@ -414,7 +427,14 @@
 
     save() {
       const copy = this.svg.cloneNode(true);
-      const [width, height] = copy.getAttribute("viewBox").split(" ").slice(2).map(Number);
+      let [width, height] = copy.getAttribute("viewBox").split(" ").slice(2).map(Number);
+      this.figure.querySelectorAll(".legend > *").forEach((entry) => {  // what colours mean belongs to the picture
+        const line = element("g", { transform: `translate(0 ${(height += 20) - 16})` });
+        const patch = entry.querySelector("svg");
+        if (patch) line.append(...patch.cloneNode(true).childNodes);
+        line.append(element("text", { x: patch ? 28 : 0, y: 10 }, entry.textContent));
+        copy.append(line);
+      });
       copy.setAttribute("viewBox", `-12 -44 ${width + 24} ${height + 56}`);
       copy.setAttribute("width", width + 24);
       copy.setAttribute("height", height + 56);
@@ -457,10 +477,10 @@
   }
 
   // Draws what can be seen; a picture that is chosen later is made then.
-  const figures = [...document.querySelectorAll(".picture")], pictures = new Map();
+  const pictures = new WeakMap();
   function show(width) {
-    for (const figure of figures) {
-      const seen = figure.querySelector(".canvas").clientWidth;
+    for (const figure of document.querySelectorAll(".picture")) {
+      const seen = !figure.closest(".fold:not([open])") && figure.querySelector(".canvas").clientWidth;
       if (!seen) continue;
       if (!pictures.has(figure)) pictures.set(figure, new Picture(figure));
       const picture = pictures.get(figure);
@@ -468,9 +488,29 @@
     }
   }
 
+  // Folded parts: the one that the address names is open; on paper all of them are.
+  const folds = [...document.querySelectorAll(".fold")];
+  function visit() {
+    const named = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = named && named.querySelector(".fold");
+    if (fold) fold.open = true;
+  }
+  let closed = [];
+
   for (const host of document.querySelectorAll(".choice")) choice(host, () => show());
+  for (const fold of folds) fold.addEventListener("toggle", () => show());
+  visit();
   show();
+  window.gradwire = { show: () => show() };  // for pages that put in pictures later
+  addEventListener("hashchange", visit);
   addEventListener("resize", () => show());
-  addEventListener("beforeprint", () => show(680));
-  addEventListener("afterprint", () => show());
+  addEventListener("beforeprint", () => {
+    closed = folds.filter((fold) => !fold.open);
+    for (const fold of closed) fold.open = true;
+    show(680);
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of closed) fold.open = false;
+    show();
+  });
 })();

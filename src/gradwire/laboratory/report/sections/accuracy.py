@@ -34,7 +34,8 @@ def section(records: Sequence[Record]) -> Section | None:
     items = [item for group in setups(runs).values() for item in _items(group)]
     blocks: list[Block] = [Text([INTRO]), Choice(KEYS, items)] if items else []
     others = [r for r in records if not readable(r)]
-    return Section("accuracy", "Accuracy", [*blocks, *([_plain_table(others)] if others else [])])
+    gist = f"quality of {len(records)} trainings: best, over rounds, over bytes, to a target"
+    return Section("accuracy", "Accuracy", [*blocks, *([_plain_table(others)] if others else [])], gist=gist)
 
 
 def _items(runs: Sequence[Run]) -> list[Item]:

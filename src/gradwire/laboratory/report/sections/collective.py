@@ -30,7 +30,8 @@ def section(records: Sequence[Record]) -> Section | None:
     intro = (
         "One gradient, exchanged again and again, without a model. Bytes are those that the host's interface counts."
     )
-    return Section("collective", "One gradient", [Text([intro]), Choice(KEYS, items)])
+    gist = f"time and bytes of one exchange, by hosts; {len(records)} records"
+    return Section("collective", "One gradient", [Text([intro]), Choice(KEYS, items)], gist=gist)
 
 
 def _blocks(key: tuple[str, str, str, str], group: Sequence[Record]) -> list[Block]:

@@ -9,7 +9,7 @@ from gradwire.core.baselines import HALF, PLAIN
 from gradwire.core.records import Record
 from gradwire.core.units import format_bytes, format_rate
 from gradwire.laboratory.report.load import machine
-from gradwire.laboratory.report.page import Choice, Item, Section, Table, Text
+from gradwire.laboratory.report.page import Block, Choice, Item, Section, Table, Text
 
 BASELINES = (PLAIN, HALF, "fp16")  # the last: our own codec, which older records have in the place of torch's hook
 HEADINGS = ("", "ms a step (p20-p80)", "fp32 / this", "fp16 / this", "sent a step", "loss", "held-out accuracy")
@@ -64,7 +64,8 @@ def section(records: Sequence[Record]) -> Section | None:
         "Loss and accuracy are of one short run with one seed, so a point or two say little."
     )
     items = [Item((link.machine, link.link), [_table(link)]) for link in found]
-    return Section("demo", "Demo", [Text([intro]), Choice(("machine", "link"), items)])
+    shown: list[Block] = [Text([intro]), Choice(("machine", "link"), items)]
+    return Section("demo", "Demo", shown, gist="the last `gradwire demo` of each machine")
 
 
 def _table(link: Link) -> Table:

@@ -41,7 +41,8 @@ def section(records: Sequence[Record]) -> Section | None:
         Item((where, device, f"{elements:,}", memory), [Table(HEADINGS, _rows(group))])
         for (where, device, elements, memory), group in ordered
     ]
-    return Section("encode", "What encoding costs", [Text([INTRO]), Choice(KEYS, items)])
+    gist = f"milliseconds of each codec on one gradient; {len(records)} records"
+    return Section("encode", "What encoding costs", [Text([INTRO]), Choice(KEYS, items)], gist=gist)
 
 
 def _rows(group: Sequence[Record]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from gradwire.core.records import Record, quantile
 from gradwire.core.units import format_rate
 from gradwire.laboratory.report.chart import Axis, Chart, Series
 from gradwire.laboratory.report.load import machine
-from gradwire.laboratory.report.page import Choice, Item, Section, Table, Text
+from gradwire.laboratory.report.page import Block, Choice, Fold, Item, Section, Table, Text
 from gradwire.laboratory.report.steps import is_baseline, label
 
 HEADINGS = ("configuration", "settings", "median error", "largest error", "predicted / measured, in the middle")
@@ -23,7 +23,10 @@ def section(records: Sequence[Record]) -> Section | None:
         return None
     items = [Item(key, [_scatter(key, group), _errors(group), *_calibration(group)]) for key, group in groups.items()]
     intro = "An error is how far the predicted step is from the measured one, as a share of the latter."
-    return Section("predictions", "Predicted against measured", [Text([intro]), Choice(("machine", "profile"), items)])
+    shown: list[Block] = [Text([intro]), Choice(("machine", "profile"), items)]
+    errors = [abs(float(r.outcome["error"])) for r in records]
+    gist = f"{len(records)} settings, off by {100 * quantile(errors, 0.5):.0f} % in the middle"
+    return Section("predictions", "Predicted against measured", shown, gist=gist)
 
 
 def _by_label(group: Sequence[Record]) -> dict[str, list[Record]]:
@@ -80,13 +83,15 @@ def _row(name: str, found: Sequence[Record]) -> list[str]:
     ]
 
 
-def _calibration(group: Sequence[Record]) -> list[Text]:
+def _calibration(group: Sequence[Record]) -> list[Fold]:
     """What the model had seen of these machines before it was asked."""
     told = dict.fromkeys(_words(r.outcome["calibrated_on"]) for r in group if r.outcome.get("calibrated_on"))
-    return [Text([f"Calibrated on: {'; '.join(told)}."])] if told else []
+    return [Fold("What the profile was calibrated on", [Text([f"{'; '.join(told)}."])])] if told else []
 
 
 def _words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} {_words(v)}" for k, v in value.items())
-    return ", ".join(map(_words, value)) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

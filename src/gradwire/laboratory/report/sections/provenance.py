@@ -7,23 +7,31 @@ from collections.abc import Mapping, Sequence
 
 from gradwire.core.records import Record
 from gradwire.laboratory.report.load import Sourced, machine
-from gradwire.laboratory.report.page import Section, Text
+from gradwire.laboratory.report.page import Fold, Section, Text
 
 VERSIONS = ("python", "torch", "numba", "gradwire")
 
 
 def section(sources: Sequence[Sourced], others: Mapping[str, int]) -> Section:
-    """One point for each command at each commit on each machine."""
-    counted = Counter((s.file, _told(s.record)) for s in sources)
-    first = {(s.file, _told(s.record)): s.record for s in reversed(sources)}
-    points = [f"`{file}`, {n} records of kind {first[file, told].kind}: {told}" for (file, told), n in counted.items()]
+    """Of each file, one point for each command at each commit on each machine."""
+    files = [
+        _file(name, [s.record for s in sources if s.file == name]) for name in dict.fromkeys(s.file for s in sources)
+    ]
     intro = (
         "Every number above comes from these records, which are appended to their files and never edited; the command "
         "makes them again. Numbers of different machines are never compared, and ratios are formed within one run."
     )
     left_out = ", ".join(f"{n} of kind {kind}" for kind, n in sorted(others.items()))
     more = [f"Not shown: {left_out}."] if left_out else []
-    return Section("provenance", "Where the numbers come from", [Text([intro, *more]), Text(points, points=True)])
+    gist = "files, commands, commits and machines"
+    return Section("provenance", "Where the numbers come from", [Text([intro, *more]), *files], gist=gist)
+
+
+def _file(name: str, records: Sequence[Record]) -> Fold:
+    kinds = ", ".join(f"{n:,} records of kind {kind}" for kind, n in Counter(r.kind for r in records).items())
+    counted = Counter((r.kind, _told(r)) for r in records)
+    points = [f"{n} records of kind {kind}: {told}" for (kind, told), n in counted.items()]
+    return Fold(f"`{name}`: {kinds}", [Text(points, points=True)])
 
 
 def _told(record: Record) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gradwire.core.baselines import HALF, NOTHING
 from gradwire.core.records import Record
 from gradwire.laboratory.report.chart import Axis, Chart, HeatMap, Series
-from gradwire.laboratory.report.page import Choice, Item, Section, Text
+from gradwire.laboratory.report.page import Block, Choice, Item, Section, Text
 from gradwire.laboratory.report.steps import Run, is_baseline, label, main_sweep, runs
 
 KEYS = ("machine", "model", "over", "at", "show")
@@ -23,7 +23,8 @@ def section(records: Sequence[Record]) -> Section | None:
     items = [*_items(found, "rate"), *_items(found, "hosts")]
     if not items:
         return None
-    return Section("scaling", "Scaling", [Text([INTRO]), Choice(KEYS, items, start=_start(items))])
+    shown: list[Block] = [Text([INTRO]), Choice(KEYS, items, start=_start(items))]
+    return Section("scaling", "Scaling", shown, gist="speed-ups and times over the links' rate and the number of hosts")
 
 
 def _start(items: Sequence[Item]) -> int:

@@ -34,7 +34,9 @@ def section(records: Sequence[Record]) -> Section | None:
     several = Counter(run.set_up for run in found)
     items = [Item(_values(run, several[run.set_up] > 1), _blocks(run)) for run in found]
     shown = Choice(KEYS, items, start=_start(found))
-    return Section("steps", "Step times", [*_maps(main_sweep(found)), Text(["Every run, one at a time:"]), shown])
+    blocks = [*_maps(main_sweep(found)), Text(["Every run, one at a time:"]), shown]
+    gist = f"maps of the fastest codec, and every step's parts, in {len(found)} runs"
+    return Section("steps", "Step times", blocks, gist=gist)
 
 
 def _values(run: Run, several: bool) -> tuple[str, ...]:
@@ -78,9 +80,9 @@ def _map(where: str, found: Sequence[Run]) -> HeatMap | None:
         lines,
         [[cell[1] if cell else None for cell in row] for row in cells],
         "times as fast as DDP",
-        text=[[label(cell[0]) if cell else "" for cell in row] for row in cells],
+        names=[[label(cell[0]) if cell else "" for cell in row] for row in cells],
         subtitle=where,
-        notes=("Against the faster of FP32 and FP16 DDP, in the same run. Blue: a codec is faster; orange: DDP is.",),
+        notes=("Against the faster of FP32 and FP16 DDP, in the same run. Hollow: DDP is faster.",),
     )
 
 

@@ -9,7 +9,7 @@ import socket
 import string
 from pathlib import Path
 
-from gradwire.laboratory.bench import environment
+from gradwire.core import environment
 
 
 def test_the_fingerprint_is_complete_and_anonymous():

@@ -1,6 +1,6 @@
 """Workers that are engines of their own, one row each, driven in lock step in one process.
 
-This is what the ranks of a distributed run are. Tests hold them to agree with each other bit for bit, and with the
+This is what the ranks of a distributed run are. Checks hold them to agree with each other bit for bit, and with the
 workers of a `VirtualCluster`, which are the rows of one engine.
 """
 
@@ -53,8 +53,9 @@ def run(programs: Sequence[Any], meters: Sequence[Meter] | None = None) -> list[
         except StopIteration as done:
             results[rank] = done.value
         else:
-            for exchange in as_batch(request) if meters is not None else ():
-                meters[rank].count(exchange, len(programs), rank)
+            if meters is not None:
+                for exchange in as_batch(request):
+                    meters[rank].count(exchange, len(programs), rank)
 
     for rank in everybody.ranks:
         resume(rank, None)

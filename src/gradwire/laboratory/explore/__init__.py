@@ -1,0 +1,1 @@
+"""The page of `gradwire explore`: `answer` computes what is shown, `server` shows it with sliders."""
