@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from gradwire.integrations.fsdp import attach_sharded
+import gradwire
 
 pytestmark = pytest.mark.dist
 REPLICAS, SCATTER = "replicas", "reduce-scatter"
@@ -47,7 +47,7 @@ def sharded(codec=None, place=SCATTER, policy=None, offload=None, **options):
     how = {"mesh": over, "mp_policy": policy or MixedPrecisionPolicy(), "offload_policy": offload or OffloadPolicy()}
     fully_shard(model.second, **how)
     fully_shard(model, **how)
-    return model, None if codec is None else attach_sharded(model, codec, **options)
+    return model, None if codec is None else gradwire.attach(model, codec, **options)
 
 
 def batch(rank, step):
@@ -179,23 +179,20 @@ def refused(rank, what):
     world = dist.get_world_size()
     torch.manual_seed(0)
     model = Net()
-    if what == "plain module":
-        attach_sharded(model, "topk")
-    elif what == "two dimensions":
+    if what == "two dimensions":
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         fully_shard(model, mesh=mesh)
-        attach_sharded(model, "topk")
+        gradwire.attach(model, "topk")
     elif what == "powersgd":
         sharded("powersgd")
     elif what == "twice":
         model, _ = sharded("topk", REPLICAS)
-        attach_sharded(model, "topk")
+        gradwire.attach(model, "topk")
 
 
 @pytest.mark.parametrize(
     "what, message",
     [
-        ("plain module", "attach: Net has no module that fully_shard was called on. Call fully_shard first."),
         ("two dimensions", 'gradwire.attach(model, codec, replicas=mesh["replicate"])'),
         ("powersgd", "powersgd cannot run in a reduce-scatter: a shard of its gradient cannot be encoded by itself"),
         ("twice", "has an all-reduce hook already; a model takes one"),
@@ -205,6 +202,27 @@ def test_wrong_use_gets_a_sentence(pool: Pool, what, message):
     for failure in pool.outcomes(4, refused, what):
         assert failure.kind == "Incompatible"
         assert message in failure.message
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({}, 'attach: the autopilot is for DDP; name a codec for a sharded model, such as "bf16"'),
+        ({"codec": "topk", "check": True}, "attach: a sharded model has no 'check'; leave it out"),
+        (
+            {"codec": "topk", "mode": "after_backward", "nmse_every": 3},
+            "attach: a sharded model has no 'mode' and no 'nmse_every'; leave it out",
+        ),
+    ],
+)
+def test_what_is_for_ddp_alone_is_refused(pool: Pool, options, message):
+    for failure in pool.outcomes(2, attached_with, options):
+        assert (failure.kind, failure.message) == ("ConfigError", message)
+
+
+def attached_with(rank, options):
+    model, _ = sharded()
+    gradwire.attach(model, **options)
 
 
 def back_to_torch(rank, place):

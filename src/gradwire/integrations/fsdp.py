@@ -1,7 +1,7 @@
 """FSDP2: compress the gradients of a model that `fully_shard` has parted, in one of two places.
 
-    handle = attach_sharded(model, "blockint(bits=8)", replicas=mesh["replicate"])    # between replicas of shards
-    handle = attach_sharded(model, "blockint(bits=8)")                               # the reduce-scatter itself
+    handle = gradwire.attach(model, "blockint(bits=8)", replicas=mesh["replicate"])   # between replicas of shards
+    handle = gradwire.attach(model, "blockint(bits=8)")                              # the reduce-scatter itself
 
 1. **Replicas** (HSDP): torch reduces and scatters inside a node, where links are fast. What each rank then holds, its
    shards, is averaged among the replicas by a codec, and an error memory has the size of the shards.
@@ -29,6 +29,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
 from gradwire.integrations.fsdp_parts import UNUSED, Part, parts
+from gradwire.integrations.wrapped import unwrapped
 from gradwire.memory.base import Memory
 from gradwire.session import Session, warn_if_idle
 from gradwire.sharded import check_codec
@@ -190,10 +191,10 @@ def attach_sharded(
     seed: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
-    nmse_every: int = 0,
     graphs: bool = True,
 ) -> ShardedHandle:
-    """Compress the gradients of a model of `fully_shard` from the next backward pass on."""
+    """What `attach` does with a model of `fully_shard`; its arguments are explained there."""
+    model = unwrapped(model)
     found = parts(model)
     group = found[0].ranks if replicas is None else _group(replicas)
     make: Any = ReduceScatterHandle if replicas is None else ReplicaHandle
@@ -205,7 +206,6 @@ def attach_sharded(
         seed=seed,
         ranks=(dist.get_rank(group),),
         workers=dist.get_world_size(group),
-        nmse_every=nmse_every,
         graphs=graphs,
     )
     handle: ShardedHandle = make(model, found, engine, group, optimizer, scaler)

@@ -82,12 +82,7 @@ class Part:
 def parts(model: nn.Module) -> list[Part]:
     """All of a model's, in its own order; refused where they cannot be compressed."""
     names = {id(p): name for name, p in model.named_parameters()}
-    found = list(_parts(model, names))
-    if not found:
-        raise Incompatible(
-            f"attach: {type(model).__name__} has no module that fully_shard was called on. Call fully_shard first."
-        )
-    return found
+    return list(_parts(model, names))
 
 
 def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[Part]:
