@@ -1,10 +1,10 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
-# `make test` leaves out. make docs: write the generated pages, and the documentation to site/. All work on a fresh
-# clone.
+# `make test` leaves out. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and
+# an archive of the sources, in dist/. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check docs traces profiles mutants setup clean clean-kernels
+.PHONY: demo test test-all check docs dist traces profiles mutants setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -23,6 +23,9 @@ check: setup
 docs: .venv/docs-ready
 	$(BIN)/python docs/render.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: setup
+	$(BIN)/python -m build --outdir dist
 
 traces: setup
 	$(BIN)/python docs/traces.py

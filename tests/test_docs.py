@@ -156,10 +156,12 @@ def without_examples(page):
 
 def test_python_snippets_run(tmp_path):
     ours, start, adaptive, grace, autopilot = (snippets(page) for page in RUN_HERE)
-    assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 5, 7, 1, 2)
+    assert (len(ours), len(start), len(adaptive), len(grace), len(autopilot)) == (3, 6, 7, 1, 2)
     own_model = "model = DistributedDataParallel(torch.nn.Linear(4, 2))"  # a model is attached once
     trained = [TRAINING + snippet for snippet in adaptive]
-    steps = [PRELUDE, *ours, *start, own_model, *grace, own_model, *autopilot, *trained, "dist.destroy_process_group()"]
+    asked = "assert small()(*small().example(3)).shape == (3, 10)"  # what the command line does with it
+    steps = [PRELUDE, *ours, *start, asked, own_model, *grace, own_model, *autopilot, *trained]
+    steps.append("dist.destroy_process_group()")
     printed = run(steps, tmp_path)
     assert "{'weight': 'powersgd(rank=4)'} ()\n" in printed
     assert "{'weight': 'powersgd(rank=1)'}\nnorm 8 to 7 in 1 epochs: 0.12 < eta\n" in printed

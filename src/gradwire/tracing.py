@@ -18,12 +18,14 @@ from gradwire.collectives import trace as driver
 from gradwire.collectives.choose import parse
 from gradwire.collectives.trace import TracedExchange
 from gradwire.core.codec import Codec, Strategy, codecs
-from gradwire.core.errors import ConfigError, GradwireError
+from gradwire.core.errors import GradwireError
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
+from gradwire.core.registry import Check
 from gradwire.engine import Engine
 from gradwire.kernels.random import normal
 
+MOST_WORKERS = 16_384  # shards are cut one by one; what a worker sends hardly changes above
 STEPS = 6  # of noise, until the memory of a codec without a fixed size has filled
 SCALE = 1e-3  # of the noise
 ROUNDS = "rounds"  # no strategy: the codec runs its own rounds of exchanges
@@ -81,8 +83,9 @@ def trace(
     >>> trace("fp16", [("w", (1000, 10))], workers=4).sent_bytes
     30000
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"trace: `workers` must be a whole number of at least 1, got {workers!r}")
+    Check("trace").integer("workers", workers, 1)
+    if workers > MOST_WORKERS:
+        Check("trace").fail("workers", f"at most {MOST_WORKERS:,}", workers)
     layout = Layout.of(shapes)
     built = codecs.build(codec) if isinstance(codec, str) else codec
     run = partial(_run, built, layout, workers, strategy, tensors)

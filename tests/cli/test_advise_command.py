@@ -92,7 +92,7 @@ def test_what_hurts_is_listed_apart_with_the_reason(capsys, monkeypatch):
     assert main(["advise", *SLOW, "--task", "chess"]) == 2
     assert "`task` must be 'images' or 'language'" in capsys.readouterr().err
     assert main(["advise", *SLOW, "--max-loss", "nan"]) == 2
-    assert "`max_loss` must be points, such as 0.5" in capsys.readouterr().err
+    assert "`max_loss` must be points from 0 to 100, such as 0.5" in capsys.readouterr().err
 
 
 def test_rows_notes_and_marks(capsys, monkeypatch):

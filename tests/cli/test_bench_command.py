@@ -15,7 +15,7 @@ from gradwire.laboratory.bench.encode import Measured
 
 
 def test_json_when_piped_and_one_record_for_each_codec_and_size(capsys, tmp_path):
-    path = tmp_path / "new" / "encode.jsonl"
+    path = tmp_path / "encode.jsonl"
     arguments = ["--codec", "fp16", "--codec", "topk", "--size", "5000", "--size", "20000", "--repeats", "1"]
     assert main(["bench", "encode", *arguments, "--record", str(path)]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -31,7 +31,7 @@ def test_json_when_piped_and_one_record_for_each_codec_and_size(capsys, tmp_path
     "arguments, message",
     [
         (["--codec", "powersg"], "gradwire: no codec named 'powersg'; did you mean powersgd?"),
-        (["--size", "0"], "gradwire: bench encode: `sizes` must be a whole number of at least 1, got 0"),
+        (["--size", "0"], "gradwire: bench encode: `size` must be a whole number of at least 1, got 0"),
         (
             ["--record", "."],
             "gradwire: bench encode: `--record` must name a file that can be written, got '.'; choose another",

@@ -101,7 +101,7 @@ def test_the_help_lists_every_model(capsys):
             "topk",
             [],
             "gradwire: model 'no_such_module:net': module 'no_such_module' cannot be imported (No module named "
-            "'no_such_module'); check its spelling and that it is on the Python path",
+            "'no_such_module'); check its spelling, and that it is on the Python path or in this folder",
         ),
         (
             "resnet20",

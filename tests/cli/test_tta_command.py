@@ -189,8 +189,8 @@ def test_what_is_wrong_is_said(tmp_path, capsys):
     assert main(["tta", str(path), "--backward", "20ms"]) == 0
     capsys.readouterr()
     assert main(["tta", str(tmp_path / "none.jsonl")]) == 2
-    assert "cannot be read (No such file or directory); name a file that is there" in capsys.readouterr().err
-    append(tmp_path / "other.jsonl", [training(kind="step")])
+    assert "none.jsonl'; check the name, or make some, as in: gradwire bench" in capsys.readouterr().err
+    append(tmp_path / "other.jsonl", [training(kind="rates")])
     assert main(["tta", str(tmp_path / "other.jsonl")]) == 2
     assert "no training in" in capsys.readouterr().err
     assert main(["tta", str(path), "--plot", "it.pdf"]) == 2

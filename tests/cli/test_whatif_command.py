@@ -88,11 +88,11 @@ def test_two_quantities_give_grids(people):
 
 def test_files_by_suffix(tmp_path):
     for suffix in ("html", "svg", "csv", "json"):
-        path = tmp_path / "pictures" / f"it.{suffix}"
+        path = tmp_path / f"it.{suffix}"
         found = json.loads(run(*USUAL, *SWEEP, "--gpus", 64, "--plot", path))
         assert found["files"] == [str(path)]
         assert "step time" in path.read_text()
-    page = (tmp_path / "pictures" / "it.html").read_text()
+    page = (tmp_path / "it.html").read_text()
     assert "What if: bandwidth of a node from 1 Gbit/s to 30 Gbit/s" in page
     assert "resnet101, batch 64, 64 GPUs: step time by bandwidth of a node" in page
     assert "even with FP16 DDP at " in page

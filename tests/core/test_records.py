@@ -10,7 +10,7 @@ import math
 import pytest
 
 from gradwire.core import records
-from gradwire.core.errors import ConfigError
+from gradwire.core.errors import ConfigError, GradwireWarning
 from gradwire.core.records import Quantiles, Record
 
 
@@ -81,12 +81,40 @@ def test_a_bent_line_is_named(tmp_path):
     with pytest.raises(ConfigError) as caught:
         records.load(path)
     assert str(caught.value) == (
-        "results.jsonl, line 2: record: missing ['commit'], unknown ['extra']; records are never edited, so take the "
-        "line from its source again"
+        "results.jsonl, line 2: a record was wanted, got one without ['commit'] and with unknown ['extra']; records "
+        "are never edited, so take the file from its source again"
     )
 
 
 def test_another_format_is_refused():
     with pytest.raises(ConfigError) as caught:
         Record.from_json(json.dumps(dataclasses.asdict(a_record(format_version=2))))
-    assert str(caught.value) == "record: format 1 was wanted, got 2; read it with its own version"
+    assert str(caught.value) == "a record of format 1 was wanted, got 2; use its own version"
+
+
+def test_a_torn_last_line_is_left_out_with_a_warning(tmp_path):
+    """A run that is killed while it writes leaves one; the next one goes on behind what is whole."""
+    path = tmp_path / "results.jsonl"
+    whole, torn = a_record().to_json(), a_record(unit="µs").to_json().encode().partition(b"\xb5")[0]  # inside a letter
+    path.write_bytes(whole.encode() + b"\n" + torn)
+    with pytest.warns(GradwireWarning) as warned:
+        assert records.load(path) == [a_record()]
+    assert [str(w.message) for w in warned] == [
+        "results.jsonl, line 2: the last line is torn and was left out; the run that wrote it was probably killed"
+    ]
+    records.append(path, [a_record(kind="other")])
+    assert records.load(path) == [a_record(), a_record(kind="other")]
+
+
+def test_a_last_line_without_its_end_that_is_whole_counts(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(a_record().to_json())
+    assert records.load(path) == [a_record()]
+    records.append(path, [a_record()])
+    assert records.load(path) == [a_record()] * 2
+
+
+def test_empty_lines_are_no_records(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"\n{a_record().to_json()}\n\n")
+    assert records.load(path) == [a_record()]

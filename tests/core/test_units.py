@@ -38,14 +38,17 @@ def test_rates_and_times():
 
 @pytest.mark.parametrize(
     "text, bits",
-    [("1gbit", 1e9), (" 2.5 Gbit/s ", 2.5e9), ("100Mbit", 1e8), ("64kbitps", 64e3), (5e6, 5e6), (7, 7.0)],
+    [
+        *(("1gbit", 1e9), (" 2.5 Gbit/s ", 2.5e9), ("100Mbit", 1e8), ("64kbitps", 64e3), (5e6, 5e6), (7, 7.0)),
+        *(("10Gbps", 1e10), ("10gbits", 1e10), ("10 Gb/s", 1e10), ("64kbps", 64e3), ("1.6 Tbit/s", 1.6e12)),
+    ],
 )
 def test_rates_as_people_type_them(text, bits):
     assert units.parse_rate(text) == bits
 
 
 @pytest.mark.parametrize(
-    "text", ["1", "gbit", "64kbps", "-1gbit", "1gb", "1.2.3gbit", "0gbit", "", 0, -1, float("nan"), float("inf")]
+    "text", ["1", "gbit", "10G", "-1gbit", "1gb", "1GB", "1.2.3gbit", "0gbit", "", 0, -1, float("nan"), float("inf")]
 )
 def test_other_rates_are_refused(text):
     with pytest.raises(ConfigError) as caught:
@@ -53,6 +56,12 @@ def test_other_rates_are_refused(text):
     assert str(caught.value) == (
         f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {text!r}"
     )
+
+
+def test_bytes_a_second_are_told_from_bits():
+    with pytest.raises(ConfigError) as caught:
+        units.parse_rate("1.25 GB/s")
+    assert str(caught.value) == ("gradwire: a rate is told in bits a second, got bytes in '1.25 GB/s'; write 10Gbit/s")
 
 
 @pytest.mark.parametrize(

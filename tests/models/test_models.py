@@ -418,7 +418,7 @@ def test_own_factory_that_draws_leaves_the_random_state(own_module: types.Module
         (
             "no_such_nets:small",
             "model 'no_such_nets:small': module 'no_such_nets' cannot be imported (No module named "
-            "'no_such_nets'); check its spelling and that it is on the Python path",
+            "'no_such_nets'); check its spelling, and that it is on the Python path or in this folder",
         ),
         (
             "own_nets:large",

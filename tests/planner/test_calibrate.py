@@ -12,6 +12,7 @@ from gradwire.core.records import Quantiles, Record
 from gradwire.planner import calibrate
 from gradwire.planner.calibrate import LAUNCH_SECONDS, PASS_BYTES_PER_SECOND, Place, fit, solve
 from gradwire.planner.cluster import Link
+from gradwire.planner.plausible import MOST_ERROR, judge
 from gradwire.planner.profile import CodecCost, Device, Law, Network, Profile, Times
 from gradwire.planner.timeline import Overlap
 from gradwire.planner.validate import Errors, accuracy, by, family
@@ -182,3 +183,54 @@ def test_errors_are_summed_up():
     assert codecs == Errors("codecs", 3, 0.04, 0.10, -0.04, 0.01)
     assert plain.what == "fp32 DDP"
     assert accuracy(found)["codecs"] == {"settings": 3, "median": 0.04, "max": 0.1}
+
+
+# -------------------------------------------------------------------- whether a fit can be believed
+
+
+def with_probe(records, share):
+    """As if the links had carried that share of their rate in the probe before the run."""
+    network = {"payload_bits_per_second_together": [share * 1e9] * 4}
+    return [dataclasses.replace(r, outcome={**r.outcome, "network": network}) for r in records]
+
+
+def slowed(record, factor):
+    """As on a machine that is busy with something else."""
+    q = record.quantiles
+    return dataclasses.replace(record, quantiles=Quantiles(p20=q.p20, p50=factor * q.p50, p80=2 * factor * q.p80))
+
+
+def test_a_fit_of_an_idle_machine_is_believed():
+    found = with_probe(measured(known(), PLACE), 0.94)
+    judged = judge(fit(found, find, name="x", description="", place=PLACE), found, find)
+    assert judged.problems == ()
+    assert judged.settings == 30  # three models: FP32 DDP, FP16 DDP, and four codecs in two modes
+    assert judged.median_error < 0.02
+    assert judged.spread == 0
+
+
+def test_a_network_far_slower_than_the_probe_saw_it_is_not_believed():
+    profile = known()
+    slow = dataclasses.replace(profile, network=dataclasses.replace(profile.network, efficiency=0.41))
+    found = with_probe(measured(slow, PLACE), 0.9)
+    judged = judge(fit(found, find, name="x", description="", place=PLACE), found, find)
+    assert judged.problems == ("payloads got 0.41 of the rate in steps, and 0.9 in the probe before",)
+
+
+def test_steps_that_no_law_fits_are_not_believed():
+    found = [slowed(r, 1 + 2 * (at % 3)) for at, r in enumerate(measured(known(), PLACE))]
+    judged = judge(fit(found, find, name="x", description="", place=PLACE), found, find)
+    assert judged.median_error > MOST_ERROR
+    assert judged.problems == (f"the steps it was fitted to are predicted {judged.median_error:.0%} off",)
+    assert judged.sentence == (
+        f"the 30 steps it was fitted to are predicted {judged.median_error:.0%} off in the median, "
+        f"{judged.largest_error:.0%} at most; repeated steps differ by {judged.spread:.0%}"
+    )
+
+
+def test_constants_that_no_network_has_are_not_believed():
+    profile = known()
+    network = dataclasses.replace(profile.network, latency_seconds=0.08)
+    found = measured(dataclasses.replace(profile, network=network), PLACE)
+    judged = judge(fit(found, find, name="x", description="", place=PLACE), found, find)
+    assert judged.problems == ("a message takes 79 ms by the fit",)

@@ -33,7 +33,9 @@ def test_impossible_numbers_of_gpus(gpus, per_node, sentence):
 
 @pytest.mark.parametrize("bandwidth", ["10", "-1gbit", "0gbit", "fast", -5.0, 0, True, None, "10 GB/s"])
 def test_impossible_rates(bandwidth):
-    with pytest.raises(ConfigError, match=r"such as '10gbit'|as in 100mbit or 1gbit"):
+    with pytest.raises(
+        ConfigError, match=r"such as '10gbit'|as in 100mbit or 1gbit|got bytes in '10 GB/s'; write 80Gbit/s"
+    ):
         check_rate(bandwidth)
 
 

@@ -137,7 +137,9 @@ def test_records_that_are_no_training_are_refused():
     assert readable(good)
     lacking = replace(good, outcome={k: v for k, v in good.outcome.items() if k != "rounds"})
     assert not readable(lacking)
-    with pytest.raises(ConfigError, match=r"got one of kind accuracy without outcome.rounds; make some"):
+    with pytest.raises(
+        ConfigError, match=r"a record of kind accuracy is without outcome.rounds; records are never edited"
+    ):
         Run.of(lacking)
     with pytest.raises(ConfigError, match="3 evaluations and 2 numbers of rounds"):
         Run.of(training(rounds=[10, 20]))

@@ -113,7 +113,7 @@ def test_values_of_any_kind_are_taken_from_python():
         (
             {"bandwidth": "1gbit:2gbit:1"},
             ConfigError,
-            "whatif: the number of points of a range is a whole number of at least 2, got '1' in "
+            "whatif: the number of points of a range is a whole number from 2 to 5000, got '1' in "
             "'bandwidth=1gbit:2gbit:1'",
         ),
         (
@@ -159,14 +159,14 @@ def test_values_of_any_kind_are_taken_from_python():
             "whatif: one or two quantities are swept at a time, got batch, gpus, ratio",
         ),
         (
-            {"bandwidth": "1gbit:2gbit:5001"},
+            {"bandwidth": "1gbit:2gbit:4999"},
             ConfigError,
-            "whatif: 5001 points are more than the 1000 that are answered at once; ask for fewer",
+            "whatif: 4999 points are more than the 1000 that are answered at once; ask for fewer",
         ),
     ],
 )
 def test_what_cannot_be_swept(sweep, problem, message, monkeypatch):
-    monkeypatch.setattr("gradwire.planner.sweeps.MOST", 1000)
+    monkeypatch.setattr("gradwire.planner.sweeps.MOST_POINTS", 1000)
     with pytest.raises(problem) as caught:
         whatif(sweep=sweep, **without(*sweep))
     assert str(caught.value) == message

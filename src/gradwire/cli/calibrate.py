@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +15,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+from gradwire.cli.bench.sweeps import tell_inputs
+from gradwire.cli.output import AsJson, RecordFile, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
+    from gradwire.planner.plausible import Judgement
     from gradwire.planner.profile import Profile
 
 CODECS = ("blockint(bits=8)", "efsignsgd", "topk(ratio=0.01)", "powersgd(rank=4)")
@@ -26,7 +30,11 @@ PASS_SIZES = (1 << 20, 1 << 23)
 def calibrate(
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", metavar="NAME", help="May be repeated.  [default: shapes, the demo's net]"),
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="May be repeated; module:factory for your own.  [default: shapes, the demo's net; on a GPU resnet20]",
+        ),
     ] = None,
     batch: Annotated[
         list[int] | None, typer.Option("--batch", metavar="N", help="May be repeated.  [default: 4]")
@@ -65,6 +73,9 @@ def calibrate(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the profile goes.")] = Path(
         "this-machine.toml"
     ),
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a profile that is there, and write one that is not plausible.")
+    ] = False,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +85,11 @@ def calibrate(
     ranks and their real network instead. They give times of models, laws of encode and decode, latency and bandwidth.
     With --device cuda: steps without exchange and encode passes of this GPU, under torchrun also the link between
     ranks; otherwise the network is assumed. The file then answers for other rates, more hosts, other batch sizes:
-    gradwire advise --hardware this-machine.
+    gradwire advise --hardware this-machine. On a machine that is busy with something else times are wrong: it warns
+    of that first, says how well the file predicts what was measured, and does not write one that is not plausible.
+
+    Your own model is module:factory, found from the working directory too. Its inputs are guessed from its first layer,
+    unless the model tells them: model.example = lambda batch: (torch.randn(batch, 3, 32, 32),)
 
     \b
     Examples:
@@ -83,25 +98,60 @@ def calibrate(
       gradwire calibrate --records steps.jsonl --place 4@500mbit -o four-hosts.toml
     """
     from gradwire.core import records as store
+    from gradwire.core.registry import Check
+    from gradwire.planner.calibrate import FITTED
     from gradwire.planner.text import dump
 
-    check_record("calibrate", record)
+    Check("calibrate").one_of("device", device, ("cpu", "cuda"))
+    check_output("calibrate", "--record", record)
+    check_output("calibrate", "--output", output)
+    _check_overwrite(output, force)
     found: list[Record] | None
     profile: Profile | None
     if records:
-        found = [r for path in records for r in store.load(path)]
-        profile = _fit(found or [], place, name)
+        found = store.load_all("calibrate", records, FITTED)
+        profile = _fit(found, place, name)
     else:
-        found, profile = _measured(
-            model or ["shapes"], batch or [4], codec or list(CODECS), hosts, rate, device, precision, seconds, name
-        )
-    if profile is None:
+        models = model or (["resnet20"] if device == "cuda" else ["shapes"])
+        codecs = codec or list(CODECS)
+        found, profile = _measured(models, batch or [4], codecs, hosts, rate, device, precision, seconds, name)
+    if profile is None or found is None:
         return  # another rank writes
-    if record is not None and found:
+    if record is not None:
         store.append(record, found)
+    judged = None if device == "cuda" else _judged(profile, found, force)
     output.write_text(dump(profile), encoding="utf-8")
-    result = {"profile": str(output), "name": profile.name, **summary(profile)}
-    emit(result, as_json, lambda: _page(profile, output))
+    result = {"profile": str(output), "name": profile.name, **summary(profile, judged)}
+    emit(result, as_json, lambda: _page(profile, output, judged))
+
+
+def _check_overwrite(output: Path, force: bool) -> None:
+    """A profile took minutes to measure: it is overwritten with a word only, asked for on a terminal."""
+    from gradwire.core.errors import ConfigError
+
+    if force or not output.exists():
+        return
+    alone = "RANK" not in os.environ
+    if alone and sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"overwrite {output}?", err=True):
+        return
+    raise ConfigError(
+        f"calibrate: {str(output)!r} is there already; overwrite it with --force, or name another file: -o FILE"
+    )
+
+
+def _judged(profile: Profile, found: list[Record], force: bool) -> Judgement:
+    """How far the profile can be trusted; refuses to write one that cannot."""
+    from gradwire.core.errors import GradwireError
+    from gradwire.laboratory.bench.prediction import workload_of
+    from gradwire.planner.plausible import judge
+
+    judged = judge(profile, found, workload_of)
+    if judged.problems and not force:
+        raise GradwireError(
+            f"calibrate: the fit is not plausible, so no profile was written: {'; '.join(judged.problems)}. Measure "
+            "again when the machine is idle, or for longer (--seconds 5), or write it all the same with --force"
+        )
+    return judged
 
 
 def _fit(found: list[Record], place: str | None, name: str) -> Profile:
@@ -142,7 +192,8 @@ def _measured(
     if device == "cuda":
         return _device(models, batches, codecs, precision, seconds, name, ranks)
     plan = calibration.Plan(tuple(models), tuple(batches), tuple(codecs), seconds)
-    _tell(f"measuring {len(models) * len(batches)} models with {len(codecs)} codecs")
+    plan.sweeps(hosts, rate)  # refused now, not in the middle
+    _before(models, codecs, batches)
     if ranks > 1:
         with calibration.process_group("gloo"):
             found = calibration.on_group(plan)
@@ -182,15 +233,26 @@ def _device(
     return found, profile
 
 
-def _tell(line: str) -> None:
-    if os.environ.get("RANK", "0") == "0":
-        print(line, file=sys.stderr, flush=True)
+def _before(models: list[str], codecs: list[str], batches: list[int]) -> None:
+    """What rank 0 says before the clock runs."""
+    from gradwire.core.errors import GradwireWarning
+    from gradwire.laboratory.bench import noise
+
+    if os.environ.get("RANK", "0") != "0":
+        return
+    tell_inputs(models)
+    busy = noise.measure().warning
+    if busy is not None:
+        warnings.warn(f"calibrate: {busy}", GradwireWarning, stacklevel=2)
+    runs = len(models) * len(batches)
+    print(f"measuring {runs} model{'s' * (runs > 1)} with {len(codecs)} codecs", file=sys.stderr, flush=True)
 
 
-def summary(profile: Profile) -> dict[str, Any]:
+def summary(profile: Profile, judged: Judgement | None) -> dict[str, Any]:
     """What was found, in few numbers."""
     network = profile.network
     return {
+        "fit": None if judged is None else dataclasses.asdict(judged),
         "network": {
             "latency_seconds": network.latency_seconds,
             "start_seconds": network.start_seconds,
@@ -205,7 +267,7 @@ def summary(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _page(profile: Profile, output: Path) -> RenderableType:
+def _page(profile: Profile, output: Path, judged: Judgement | None) -> RenderableType:
     from gradwire.core.units import format_milliseconds, format_rate
 
     network = profile.network
@@ -224,4 +286,5 @@ def _page(profile: Profile, output: Path) -> RenderableType:
         f"network: {rate}, {network.efficiency:.3g} of it for payloads, "
         f"{network.latency_seconds * 1e6:.0f} us a message, {network.start_seconds * 1e6:.0f} us an exchange"
     )
-    return Group(Text(f"wrote {output}"), Text(line), models, codecs)
+    sure = [] if judged is None else [Text(f"how sure: {judged.sentence}"), *(Text(f"! {p}") for p in judged.problems)]
+    return Group(Text(f"wrote {output}"), Text(line), *sure, models, codecs)

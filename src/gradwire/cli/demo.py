@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.laboratory.bench.demo import Plan
@@ -67,7 +67,7 @@ def demo(
     from gradwire.core.errors import ConfigError
     from gradwire.laboratory.bench import demo as experiment
 
-    check_record("demo", record)
+    check_output("demo", "--record", record)
     if loopback and rate:
         raise ConfigError("demo: --rate is of an emulated network, and --loopback asks for none; leave one out")
     links = () if loopback else tuple(rate or experiment.RATES)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli import setup as options
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit, wants_json
+from gradwire.cli.output import AsJson, RecordFile, check_output, emit, wants_json
 from gradwire.core.baselines import MAX_LOSS
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def doctor(
         raise ConfigError("doctor: there is no job; write it behind --, as in: gradwire doctor -- torchrun train.py")
     if task is not None:
         Check("doctor").one_of("task", task, quality.TASKS)
-    Check("doctor").number("max_loss", max_loss, 0, 100, "points, such as 0.5")
-    check_record("doctor", record)
+    Check("doctor").number("max_loss", max_loss, 0, 100, "points from 0 to 100, such as 0.5")
+    check_output("doctor", "--record", record)
     rule = Rule(task, max_loss)
     answered = False
 

@@ -29,17 +29,29 @@ CsvFile = Annotated[
 ]
 
 
-def check_record(command: str, record: Path | None) -> None:
+def check_output(command: str, option: str, path: Path | None) -> None:
     """Refuse a file that cannot be written before the work, not after it."""
     from gradwire.core.errors import ConfigError
 
-    if record is None:
+    if path is None:
         return
-    there = record if record.exists() else next(p for p in record.absolute().parents if p.exists())
-    if record.is_dir() or not os.access(there, os.W_OK):
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise ConfigError(
-            f"{command}: `--record` must name a file that can be written, got {str(record)!r}; choose another"
+            f"{command}: `{option}` {str(path)!r} needs a folder that is there; make it first: mkdir -p {folder}"
         )
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError(
+            f"{command}: `{option}` must name a file that can be written, got {str(path)!r}; choose another"
+        )
+
+
+def check_plot(command: str, path: Path | None) -> None:
+    """The same of a picture, whose name also says its format."""
+    if path is not None:
+        from gradwire.laboratory.report.chart import checked
+
+        check_output(command, "--plot", checked(path))
 
 
 def bars() -> Progress:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from gradwire.cli.output import AsJson, emit
+from gradwire.cli.output import AsJson, check_output, emit
 
 
 def report(
@@ -40,6 +40,7 @@ def report(
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"report: the page is HTML, so `--output` must end in .html, got {str(output)!r}")
+    check_output("report", "--output", output)
     made = document.make(records, title=title or document.TITLE)
     content = made.html.encode()
     save(output, content)

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, emit
+from gradwire.cli.output import AsJson, check_output, check_plot, emit
 
 if TYPE_CHECKING:
     from gradwire.laboratory.reproduce.evidence import Evidence
@@ -75,6 +75,8 @@ def reproduce(
         listed = catalogue.listed()
         emit(listed, as_json, lambda: _listing(listed))
         return
+    check_plot("reproduce", plot)
+    check_output("reproduce", "--csv", csv)
     evidence = _load(records)
     exhibit = catalogue.build(id, evidence)
     if csv is not None:
@@ -87,16 +89,17 @@ def reproduce(
 def _load(paths: list[Path] | None) -> Evidence:
     """Of files and folders; without any, of the folder `results`."""
     from gradwire.core.errors import ConfigError
+    from gradwire.core.records import MAKE, files
     from gradwire.laboratory.reproduce.evidence import checked, gathered
 
     wanted = [RESULTS] if paths is None and RESULTS.is_dir() else paths or []
-    try:
-        return gathered(f for path in wanted for f in (checked(path) if path.is_dir() else [path]))
-    except OSError as problem:
+    found = gathered(f for path in wanted for f in (checked(path) if path.is_dir() else files("reproduce", path)))
+    if paths and not found.records and not found.study.records:
         raise ConfigError(
-            f"reproduce: `--records` {str(problem.filename)!r} cannot be read ({problem.strerror}); "
-            "name a file that is there"
-        ) from problem
+            f"reproduce: `--records` {', '.join(map(str, paths))}: there is no record that a claim is checked against; "
+            f"leave it out, or {MAKE}"
+        )
+    return found
 
 
 def as_dict(exhibit: Exhibit) -> dict[str, Any]:

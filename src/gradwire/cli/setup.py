@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gradwire.core.baselines import PREDICTED_STRATEGIES
+
 MODEL = typer.Option(
     "--model", metavar="MODEL", help="A model's name, or module:factory for your own.", show_default=False
 )
@@ -63,9 +65,7 @@ Mode = Annotated[
 ]
 Strategy = Annotated[
     str,
-    typer.Option(
-        "--strategy", metavar="NAME", help="How payloads travel: auto, all_gather, hierarchical or parameter_server."
-    ),
+    typer.Option("--strategy", metavar="NAME", help=f"How payloads travel: {', '.join(PREDICTED_STRATEGIES)}."),
 ]
 Accumulate = Annotated[
     int, typer.Option("--accumulate", metavar="N", help="Micro-batches in a step; only the last is exchanged.")
@@ -102,7 +102,9 @@ Switch = Annotated[
 def keywords(*, model: str, latency: str | None, backward: str | None, **given: Any) -> dict[str, Any]:
     """What `gradwire.planner.questions` takes, of what was typed: times in seconds, and nothing that was not given."""
     from gradwire.core.units import parse_seconds
+    from gradwire.planner.model import check_strategy
 
+    check_strategy(given.get("strategy", "auto"))
     times = {"latency": latency, "backward": backward}
     seconds = {name: parse_seconds(text) for name, text in times.items() if text is not None}
     return {"model": model} | {name: value for name, value in given.items() if value is not None} | seconds

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,8 +65,6 @@ def size(
     from gradwire.core.errors import ConfigError
     from gradwire.tracing import trace
 
-    if ":" in model:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
     shapes = [(name, tuple(p.shape)) for name, p in models.build(model).named_parameters() if p.requires_grad]
     if not shapes:
         raise ConfigError(f"size: model {model!r} has no parameter that is trained, so there is nothing to send")

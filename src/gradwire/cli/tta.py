@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli import setup as options
-from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
+from gradwire.cli.output import AsJson, CsvFile, PlotFile, check_output, check_plot, emit
 
 if TYPE_CHECKING:
     from gradwire.planner.clock import Clock
@@ -33,7 +33,7 @@ FilterNumber = typer.Option(metavar="N", help="Only trainings with so many.", sh
 def tta(
     records: Annotated[
         list[Path],
-        typer.Argument(metavar="RECORDS...", help="Files of `gradwire bench accuracy`.", show_default=False),
+        typer.Argument(metavar="RECORDS...", help="Files of `bench accuracy`, or folders.", show_default=False),
     ],
     task: Annotated[
         str | None, typer.Option("--task", metavar="NAME", help="Only this task's trainings.", show_default=False)
@@ -116,10 +116,8 @@ def tta(
     """
     from gradwire.planner.tta import Options
 
-    if plot is not None:
-        from gradwire.laboratory.report.chart import checked
-
-        checked(plot)
+    check_plot("tta", plot)
+    check_output("tta", "--csv", csv)
     wanted = {"task": task, "workers": workers, "epochs": epochs, "batch": trained_batch}
     found = _matching(_runs(records), {k: v for k, v in wanted.items() if v is not None})
     if len(found) > 1:
@@ -151,22 +149,13 @@ def tell(
 
 
 def _runs(paths: Sequence[Path]) -> list[Run]:
-    from gradwire.core import records
     from gradwire.core.errors import ConfigError
-    from gradwire.planner.training import KIND, Run
+    from gradwire.core.records import load_all
+    from gradwire.planner.training import KIND, MAKE, Run
 
-    found = []
-    for path in paths:
-        try:
-            found += [Run.of(r) for r in records.load(path) if r.kind == KIND]
-        except OSError as problem:
-            raise ConfigError(
-                f"tta: {str(path)!r} cannot be read ({problem.strerror}); name a file that is there"
-            ) from problem
+    found = [Run.of(r) for r in load_all("tta", paths) if r.kind == KIND]
     if not found:
-        raise ConfigError(
-            f"tta: no training in {', '.join(str(p) for p in paths)}; make some: gradwire bench accuracy --record FILE"
-        )
+        raise ConfigError(f"tta: no training in {', '.join(str(p) for p in paths)}; {MAKE}")
     return found
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli.calibrate import parse_place
-from gradwire.cli.output import AsJson, RecordFile, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def validate(
     records: Annotated[
         list[Path],
-        typer.Argument(metavar="RECORDS...", help="Files of records: of steps, or of trainings.", show_default=False),
+        typer.Argument(
+            metavar="RECORDS...", help="Files of records, of steps or of trainings, or folders.", show_default=False
+        ),
     ],
     place: Annotated[
         str | None,
@@ -65,10 +67,10 @@ def validate(
     from gradwire.planner import calibrate as fitting
     from gradwire.planner.profile import Profile
 
-    check_record("validate", record)
+    check_output("validate", "--record", record)
     if (place is None) == (hardware is None):
         raise ConfigError("validate: say what to predict from: either --place 4@500mbit, or --hardware PROFILE")
-    found = [r for path in records for r in store.load(path)]
+    found = store.load_all("validate", records, fitting.FITTED)
     where = None if place is None else parse_place(place)
     if where is None:
         profile = Profile.load(str(hardware))

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradwire.cli import setup as options
-from gradwire.cli.output import AsJson, CsvFile, PlotFile, emit
+from gradwire.cli.output import AsJson, CsvFile, PlotFile, check_output, check_plot, emit
 
 if TYPE_CHECKING:
     from gradwire.planner.sweeps import Curve, Sweep
@@ -79,10 +79,8 @@ def whatif(
     from gradwire.planner.sweeps import METRICS
 
     Check("whatif").one_of("metric", metric, tuple(METRICS))
-    if plot is not None:
-        from gradwire.laboratory.report.chart import checked
-
-        checked(plot)
+    check_plot("whatif", plot)
+    check_output("whatif", "--csv", csv)
     setup = options.keywords(
         model=model,
         batch=batch,

@@ -14,5 +14,8 @@ FP32, FP16, BF16 = "none", "fp16", "bf16"
 DDP = (FP32, FP16, BF16)
 CODEC_OF = {PLAIN: FP32, HALF: FP16}
 
+# how predictions may let a codec's payloads travel
+PREDICTED_STRATEGIES = ("auto", "all_gather", "all_reduce", "scatter_reduce_gather", "hierarchical", "parameter_server")
+
 WIN = 1.05  # times as fast as a baseline, to be called a win
 MAX_LOSS = 0.5  # points that a codec may lose against FP16 and still be recommended

@@ -42,14 +42,18 @@ def commit() -> tuple[str, bool]:
     return name or "unknown", bool(name) and changed != ""
 
 
+def memory_bytes() -> int:
+    """Of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @functools.cache
 def fingerprint(backend: str) -> dict[str, Any]:
     """Hardware and versions. `backend` is what carried the bytes, such as "gloo over loopback"."""
-    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": pages * page,
+        "memory_bytes": memory_bytes(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "os": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])} {platform.machine()}",
         "python": platform.python_version(),

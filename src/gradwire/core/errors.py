@@ -137,8 +137,12 @@ class MissingExtra(GradwireError, ImportError):
     """
 
 
+class GradwireWarning(UserWarning):
+    """What gradwire warns of; the command line prints it as one line."""
+
+
 def suggestion(wanted: str, known: Iterable[str]) -> str:
     """The tail of an unknown-name message: near matches, or else everything there is."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(wanted, known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"

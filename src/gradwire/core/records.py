@@ -8,14 +8,38 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradwire.core.errors import ConfigError
+from gradwire.core.errors import ConfigError, GradwireWarning
 
 FORMAT_VERSION = 1
+MAKE = "make some, as in: gradwire bench step --record steps.jsonl"
+AGAIN = "records are never edited, so take the file from its source again"
+# kind -> what every record of it holds: keys of `what`, keys of `outcome`. Pages and fits read these kinds.
+KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "step": (
+        ("model", "batch", "hosts", "ranks_per_host", "bits_per_second", "configuration"),
+        ("parts_seconds", "sent_bytes", "interface_bytes"),
+    ),
+    "demo": (("configuration", "task", "workers"), ("sent_bytes", "loss", "accuracy")),
+    "prediction": (("configuration", "model", "hosts", "bits_per_second"), ("measured_seconds", "error", "profile")),
+    "encode": (("codec", "elements", "device"), ("payload_bytes", "seconds", "copy_seconds")),
+    "collective": (
+        ("codec", "strategy", "elements", "hosts", "ranks_per_host", "bits_per_second"),
+        ("interface_bytes", "peak_bytes"),
+    ),
+    "accuracy": ((), ()),
+    "training": (
+        ("model", "configuration", "workers"),
+        ("step", "sent_bytes", "plain_bytes", "hidden_seconds", "exposed_seconds", "parts_seconds"),
+    ),
+}
+_NAMES = {dict: "an object", list: "a list", str: "a text", type(None): "null"}  # of JSON; all others are numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,37 +96,110 @@ class Record:
     def from_json(cls, line: str) -> Record:
         """Read what `to_json` wrote."""
         values = json.loads(line)
-        if not isinstance(values, dict) or values.get("format_version") != FORMAT_VERSION:
-            found = values.get("format_version") if isinstance(values, dict) else type(values).__name__
-            raise ConfigError(
-                f"record: format {FORMAT_VERSION} was wanted, got {found!r}; read it with its own version"
-            )
+        version = values.get("format_version") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or version is None:
+            raise ConfigError(f"a record was wanted, got {_NAMES.get(type(values), 'a number')}; {MAKE}")
+        if version != FORMAT_VERSION:
+            raise ConfigError(f"a record of format {FORMAT_VERSION} was wanted, got {version!r}; use its own version")
         wanted, present = {f.name for f in dataclasses.fields(cls)}, set(values)
         if wanted != present:
             raise ConfigError(
-                f"record: missing {sorted(wanted - present)}, unknown {sorted(present - wanted)}; "
-                "records are never edited, so take the line from its source again"
+                f"a record was wanted, got one without {sorted(wanted - present)} and with unknown "
+                f"{sorted(present - wanted)}; {AGAIN}"
             )
-        values["quantiles"] = Quantiles(**values["quantiles"])
+        kinds = {"what": dict, "environment": dict, "quantiles": dict, "outcome": dict, "samples": list}
+        for name, kind in kinds.items():
+            if not isinstance(values[name], kind):
+                raise ConfigError(f"`{name}` must be {_NAMES[kind]}, got {values[name]!r}; {AGAIN}")
+        quantiles = {name: values["quantiles"].get(name) for name in ("p20", "p50", "p80")}
+        for value in (*quantiles.values(), *values["samples"]):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigError(f"`quantiles` and `samples` must be numbers, got {value!r}; {AGAIN}")
+        values["quantiles"] = Quantiles(**quantiles)
         values["samples"] = tuple(values["samples"])
         return cls(**values)
 
+    def check(self, *, what: Sequence[str] = (), outcome: Sequence[str] = ()) -> None:
+        """Refuse a record that does not hold these keys, and what all of its kind hold."""
+        keys = zip(("what", "outcome"), KINDS.get(self.kind, ((), ())), (what, outcome), strict=True)
+        missing = [f"{of}.{k}" for of, all, more in keys for k in (*all, *more) if k not in getattr(self, of)]
+        if missing:
+            raise ConfigError(f"a record of kind {self.kind} is without {', '.join(missing)}; {AGAIN}")
+
 
 def append(path: str | Path, records: Iterable[Record]) -> None:
-    """Add records to the end of a file, made if it is not there."""
-    lines = [record.to_json() + "\n" for record in records]  # all of them, before the file is touched
+    """Add records to the end of a file, made if it is not there. A torn last line is cut off first."""
+    text = "".join(record.to_json() + "\n" for record in records)  # all of them, before the file is touched
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
+    last = _content(path).rpartition(b"\n")[2] if path.exists() else b""
+    with path.open("ab") as file:
+        if _is_torn(last):
+            file.truncate(file.tell() - len(last))
+        elif last:
+            file.write(b"\n")
+        file.write(text.encode())
 
 
-def load(path: str | Path) -> list[Record]:
-    """All records of a file, in order."""
-    records = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            records.append(Record.from_json(line))
-        except ValueError as problem:  # a ConfigError is one too
-            raise ConfigError(f"{Path(path).name}, line {number}: {problem}") from problem
+def load(path: str | Path, checked: Collection[str] = ()) -> list[Record]:
+    """All records of a file, in order; those of the kinds that are `checked` hold what all of their kind do.
+
+    A last line without its end is what a run leaves behind that was killed while it wrote: behind other lines it is
+    left out, with a warning. Anything else that is no record is an error with its line number.
+    """
+    path, records = Path(path), []
+    *lines, last = _content(path).split(b"\n")
+    torn = bool(lines) and _is_torn(last)
+    for number, line in enumerate(lines if torn else (*lines, last), start=1):
+        if line.strip():
+            try:
+                records.append(_record(line, checked))
+            except ConfigError as problem:
+                raise ConfigError(f"{path.name}, line {number}: {problem}") from problem
+    if torn:
+        what = "the last line is torn and was left out; the run that wrote it was probably killed"
+        warnings.warn(f"{path.name}, line {len(lines) + 1}: {what}", GradwireWarning, stacklevel=2)
     return records
+
+
+def _record(line: bytes, checked: Collection[str]) -> Record:
+    try:
+        record = Record.from_json(line.decode())
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"JSON was wanted, got bytes that are no text; {MAKE}") from problem
+    except json.JSONDecodeError as problem:
+        raise ConfigError(f"no line of JSON ({problem.msg}); {AGAIN}") from problem
+    if record.kind in checked:
+        record.check()
+    return record
+
+
+def load_all(who: str, paths: Iterable[str | Path], checked: Collection[str] = ()) -> list[Record]:
+    """The records of files; a folder stands for its .jsonl files. `who` asks, in errors."""
+    return [record for path in paths for file in files(who, path) for record in load(file, checked)]
+
+
+def files(who: str, path: str | Path) -> list[Path]:
+    """The file itself, or a folder's .jsonl files; refused if there are none."""
+    path = Path(path)
+    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.exists() else []
+    if not found:
+        problem = f"the folder {str(path)!r} has no .jsonl file" if path.is_dir() else f"there is no file {str(path)!r}"
+        raise ConfigError(f"{who}: {problem}; check the name, or {MAKE}")
+    return found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"{str(path)!r} cannot be read ({problem.strerror}); name a file of records") from problem
+
+
+def _is_torn(last: bytes) -> bool:
+    """Whether what follows the last end of a line is more than nothing and no whole JSON."""
+    try:
+        json.loads(last or b"{}")
+    except ValueError:  # a UnicodeDecodeError is one too
+        return True
+    return False

@@ -193,6 +193,10 @@ class Check:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             self.fail(field, wanted, value)
 
+    def seconds(self, field: str, value: object) -> None:
+        """A limit of time: up to a day."""
+        self.number(field, value, 0, 86_400, "seconds from 0 to 86400")
+
     def one_of(self, field: str, value: object, allowed: tuple[object, ...]) -> None:
         """One of these values.
 

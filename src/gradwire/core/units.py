@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 
 from gradwire.core.errors import ConfigError
 
@@ -14,6 +15,7 @@ BITS_PER_BYTE = 8
 GBIT = 1e9  # bit/s in one Gbit/s
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}  # of what is read
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -28,19 +30,21 @@ def bandwidth(num_bytes: float, seconds: float) -> float:
 
 
 def parse_rate(rate: str | float) -> float:
-    """Bits a second of what people type: ``1gbit``, ``200 Mbit/s``, or a number of bits a second.
+    """Bits a second of what people type: ``1gbit``, ``200 Mbit/s``, ``10Gbps``, or a number of bits a second.
 
-    >>> parse_rate("1gbit"), parse_rate("2.5 Gbit/s"), parse_rate(1e6)
-    (1000000000.0, 2500000000.0, 1000000.0)
+    >>> parse_rate("1gbit"), parse_rate("2.5 Gbit/s"), parse_rate("10Gbps"), parse_rate(1e6)
+    (1000000000.0, 2500000000.0, 10000000000.0, 1000000.0)
     """
-    if isinstance(rate, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([kmg])bit(?:/s|ps)?\s*", rate, re.IGNORECASE)
-        try:
-            value = float(match[1]) * dict((p.lower(), f) for f, p in _PREFIXES)[match[2].lower()] if match else 0.0
-        except ValueError:
-            value = 0.0
-    else:
+    value = 0.0
+    if not isinstance(rate, str):
         value = float(rate)
+    elif match := re.fullmatch(r"\s*([0-9.e+]+?)\s*([kmgt])(bits?(?:/s|ps)?|b(?:/s|ps))\s*", rate, re.I):
+        number, prefix, unit = match.groups()
+        with suppress(ValueError):
+            value = float(number) * _FACTORS[prefix.lower()]
+        if unit in ("B/s", "Bps") and 0 < value < math.inf:
+            bits = format_rate(BITS_PER_BYTE * value).replace(" ", "")
+            raise ConfigError(f"gradwire: a rate is told in bits a second, got bytes in {rate!r}; write {bits}")
     if not 0 < value < math.inf:
         raise ConfigError(f"gradwire: a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got {rate!r}")
     return value

@@ -11,6 +11,7 @@ gradients where they lie.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,6 +23,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from gradwire.core.errors import GradwireWarning
 from gradwire.core.window import Feedback, Window
 
 P = ParamSpec("P")
@@ -86,11 +88,23 @@ def kind_of(*values: object) -> str | None:
         return None
     if _interpreted:
         return GPU if all(map(_on_host_or_told, values)) else None
-    if _NUMBA and all(map(_on_host, values)):
-        return CPU
+    if all(map(_on_host, values)):
+        if _NUMBA:
+            return CPU
+        _say_slow()
     if not _TRITON:
         return None
     return GPU if any(map(_on_gpu, values)) and not any(map(_elsewhere, values)) else None
+
+
+@cache
+def _say_slow() -> None:
+    """Once a process, and of a job by rank 0 alone."""
+    if os.environ.get("RANK", "0") == "0":
+        message = (
+            "gradwire: without Numba codecs run in plain torch on the CPU, several times slower; pip install numba"
+        )
+        warnings.warn(message, GradwireWarning, stacklevel=2)
 
 
 def compiled(*tensors: Tensor) -> bool:

@@ -9,18 +9,16 @@ count compares. Importing this package builds nothing.
 from __future__ import annotations
 
 import difflib
-import importlib
-import inspect
-from collections.abc import Callable
+from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradwire.core.errors import ConfigError, UnknownName
-from gradwire.models import bert, densenet, gpt, lstm, ncf, resnet, unet, vgg
-from gradwire.models.catalogue import Input, ModelInfo
+from gradwire.models import bert, densenet, gpt, lstm, ncf, own, resnet, unet, vgg
+from gradwire.models.catalogue import Input, ModelInfo, seeded
 
-__all__ = ["Input", "ModelInfo", "build", "info", "names"]
+__all__ = ["Input", "ModelInfo", "build", "example", "guessed", "info", "names", "remark"]
 
 _FAMILIES = (bert, densenet, gpt, lstm, ncf, resnet, unet, vgg)
 _MODELS: dict[str, ModelInfo] = {entry.name: entry for family in _FAMILIES for entry in family.MODELS}
@@ -44,7 +42,7 @@ def build(name: str, device: str | torch.device = "meta") -> nn.Module:
     On "meta" no memory is taken and the global random state stays as it was.
     """
     place = _device(device)
-    factory = _own_factory(name) if ":" in name else info(name).factory
+    factory = own.factory(name) if ":" in name else info(name).factory
     # The catalogue draws nothing on meta; somebody's own factory might.
     with torch.random.fork_rng(devices=[], enabled=place.type == "meta"), place:
         model = factory()
@@ -53,6 +51,28 @@ def build(name: str, device: str | torch.device = "meta") -> nn.Module:
             f"model {name!r}: the factory must return an nn.Module, got {type(model).__name__}; return the model itself"
         )
     return model
+
+
+def example(name: str, module: nn.Module, batch: int, device: str | torch.device = "cpu") -> tuple[Tensor, ...]:
+    """Inputs for one forward pass of `module`, which is the model called `name`."""
+    if ":" not in name:
+        return info(name).example(batch, device=device)
+    told = own.told(name, module, batch)
+    return seeded((guessed(name),), batch, device) if told is None else tuple(x.to(device) for x in told)
+
+
+@cache
+def guessed(name: str) -> Input:
+    """The input that was found for a model of your own that does not tell any."""
+    return own.guessed(name, build(name))
+
+
+def remark(name: str) -> str | None:
+    """A sentence about inputs that had to be guessed; None where they did not."""
+    if ":" not in name or own.told(name, build(name), 2) is not None:
+        return None
+    line = own.line(guessed(name))
+    return f"{name} does not tell its inputs, so they are guessed; write this where it is made, with your sizes: {line}"
 
 
 def _near(name: str) -> str:
@@ -67,44 +87,3 @@ def _device(device: str | torch.device) -> torch.device:
         raise ConfigError(
             f"build: `device` must be a torch device such as 'meta', 'cpu' or 'cuda:0', got {device!r}"
         ) from None
-
-
-def _own_factory(name: str) -> Callable[[], object]:
-    """Find the factory behind ``module:factory``; every way to miss it has its own sentence."""
-    module_name, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
-        raise ConfigError(f"model {name!r} cannot be read; write module:factory, for example my_package.nets:small")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as problem:
-        raise ConfigError(
-            f"model {name!r}: module {module_name!r} cannot be imported ({problem}); "
-            "check its spelling and that it is on the Python path"
-        ) from problem
-    factory: object = getattr(module, attribute, None)
-    if factory is None:
-        raise ConfigError(
-            f"model {name!r}: module {module_name!r} has no {attribute!r}; name a function or class in it"
-        )
-    if not callable(factory):
-        raise ConfigError(
-            f"model {name!r}: a function or class was wanted, got {type(factory).__name__}; "
-            "name something that returns the model when called"
-        )
-    if _needs_arguments(factory):
-        raise ConfigError(
-            f"model {name!r}: the factory must work without arguments; wrap it in a function that takes none"
-        )
-    return factory
-
-
-def _needs_arguments(factory: Callable[..., object]) -> bool:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some built-in callables do not tell; calling them will
-        return False
-    try:
-        signature.bind()
-    except TypeError:
-        return True
-    return False

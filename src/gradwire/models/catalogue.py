@@ -6,7 +6,7 @@ figures stay next to our own so that every difference is written down instead of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -59,8 +59,13 @@ class ModelInfo:
         """Inputs for one forward pass. Leaves the global random state alone."""
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             raise ConfigError(f"example of {self.name}: `batch` must be a whole number of at least 1, got {batch!r}")
-        generator = torch.Generator(device="cpu").manual_seed(_EXAMPLE_SEED)
-        return tuple(entry.make(batch, torch.device(device), generator) for entry in self.inputs)
+        return seeded(self.inputs, batch, device)
+
+
+def seeded(inputs: Iterable[Input], batch: int, device: str | torch.device) -> tuple[Tensor, ...]:
+    """The tensors of one forward pass, the same on every call."""
+    generator = torch.Generator(device="cpu").manual_seed(_EXAMPLE_SEED)
+    return tuple(entry.make(batch, torch.device(device), generator) for entry in inputs)
 
 
 def image(side: int, channels: int = 3) -> tuple[Input, ...]:

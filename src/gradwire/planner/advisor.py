@@ -104,7 +104,7 @@ def advise(
         Check("advise").one_of("strategy", strategy, STRATEGIES)
     if task is not None:
         Check("advise").one_of("task", task, quality.TASKS)
-    Check("advise").number("max_loss", max_loss, 0, 100, "points, such as 0.5")
+    Check("advise").number("max_loss", max_loss, 0, 100, "points from 0 to 100, such as 0.5")
     check_gpus(gpus, gpus_per_node)
     profile = Profile.load(hardware)
     place = {"model": model, "batch": batch, "gpus": gpus, "gpus_per_node": gpus_per_node, "bandwidth": bandwidth}

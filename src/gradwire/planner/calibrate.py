@@ -34,7 +34,7 @@ from gradwire.planner.workload import Workload
 LAUNCH_SECONDS = 1e-5  # the unit in which fixed parts are written
 PASS_BYTES_PER_SECOND = 1e10  # and the speed by which passes are counted: about what one core copies
 
-STEP, COLLECTIVE = "step", "collective"
+FITTED = STEP, COLLECTIVE = "step", "collective"  # kinds of records
 DDP_WEIGHT = 5.0  # of plain DDP's exchanges in the network's law: nearly all of it is bytes, so it tells most of them
 
 Find = Callable[[Mapping[str, Any]], Workload]  # of a record's `what`
@@ -166,10 +166,14 @@ def predict_record(record: Record, workload: Workload, profile: Profile) -> Pred
 
 
 def modelled(record: Record) -> bool:
-    """Of a codec of gradwire, or DDP itself; torch's own PowerSGD is measured beside, and not modelled."""
+    """Of a codec that compresses, or DDP itself.
+
+    Torch's own PowerSGD, and gradwire carrying what DDP sends by itself, are measured beside, and not modelled.
+    """
     if record.kind == COLLECTIVE:
         return True
-    return "mode" in record.what or record.what["configuration"] in CODEC_OF
+    configuration = record.what["configuration"]
+    return configuration not in DDP if "mode" in record.what else configuration in CODEC_OF
 
 
 def _available(record: Record) -> float:

@@ -15,6 +15,7 @@ from gradwire.core.registry import Check
 from gradwire.core.units import parse_rate
 
 KINDS = ("sum", "gather", "scatter", "route")
+MOST_GPUS = 1_000_000  # more than any cluster has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,8 @@ def check_gpus(gpus: object, gpus_per_node: object) -> None:
     check.integer("gpus", gpus, 1)
     check.integer("gpus_per_node", gpus_per_node, 1)
     assert isinstance(gpus, int)
+    if gpus > MOST_GPUS:
+        check.fail("gpus", f"at most {MOST_GPUS:,}", gpus)
     assert isinstance(gpus_per_node, int)
     if gpus % gpus_per_node:
         below = gpus // gpus_per_node * gpus_per_node

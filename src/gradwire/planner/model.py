@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gradwire.core.baselines import DDP
-from gradwire.core.errors import ConfigError
+from gradwire.core.baselines import DDP, PREDICTED_STRATEGIES
+from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
@@ -92,7 +92,7 @@ def predict(
     """
     profile = Profile.load(hardware)
     sums = profile.network.sums if sums is None else sums
-    _check(mode, sums, accumulate, compute_speed, encode_speed, ratio, backward)
+    _check(mode, strategy, sums, accumulate, compute_speed, encode_speed, ratio, backward)
     if workload is None:
         shipped().check_model(model)
     cluster = profile.cluster(gpus, gpus_per_node, bandwidth, latency)
@@ -154,6 +154,7 @@ def predict(
 
 def _check(
     mode: str,
+    strategy: str,
     sums: str,
     accumulate: int,
     compute_speed: float,
@@ -163,12 +164,19 @@ def _check(
 ) -> None:
     check = Check("gradwire")
     check.one_of("mode", mode, MODES)
+    check_strategy(strategy)
     check.one_of("sums", sums, SUMS)
     check.integer("accumulate", accumulate, 1)
     for name, value in (("compute_speed", compute_speed), ("encode_speed", encode_speed), ("ratio", ratio)):
         check.number(name, value, 1e-6, 1e6, "a factor above 0, such as 2 for twice as fast or small")
     if backward is not None:
         check.number("backward", backward, 0, 1e6, "seconds, such as 0.12")
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse a way of payloads that nothing can be predicted of."""
+    if strategy not in PREDICTED_STRATEGIES:
+        raise UnknownName(f"no strategy named {strategy!r}; {suggestion(strategy, PREDICTED_STRATEGIES)}")
 
 
 def _given(batch: int, backward: float) -> Times:

@@ -104,12 +104,9 @@ def model_shape(name: str) -> ModelShape:
     """Of a model of the catalogue, or of what ``module:factory`` returns."""
     module = models.build(name)
     if ":" not in name:
-        return shape(name, module, models.info(name).example(2, device="meta"))
-    example = getattr(module, "example", None)
-    inputs: tuple[Tensor, ...] | None = None
+        return shape(name, module, models.example(name, module, 2, "meta"))
     with suppress(Exception):  # an own model may not run on the meta device: then gradients come evenly
-        inputs = tuple(t.to("meta") for t in example(2)) if example is not None else None
-        return shape(name, module, inputs)
+        return shape(name, module, models.example(name, module, 2, "meta"))
     return shape(name, module, None)
 
 
@@ -242,8 +239,6 @@ def dump(content: dict[str, Any]) -> bytes:
 @cache
 def own(model: str, codec: str, strategy: str) -> Traces:
     """Traces of one model and codec, from the user's cache or made now."""
-    if ":" in model:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
     found, spec = model_shape(model), to_spec(codecs.build(codec))
     kept = _cache_file(found, spec, strategy)
     if kept.is_file():

@@ -190,18 +190,24 @@ def names() -> list[str]:
 def _load(name: str) -> Profile:
     shipped = files("gradwire.planner") / "data" / f"{name}.toml"
     if shipped.is_file():
-        text, where = shipped.read_text(encoding="utf-8"), name
+        content, where = shipped.read_bytes(), name
     else:
         path = LOCAL_FILE if name == LOCAL else Path(name)
         if not path.is_file():
             hint = "gradwire calibrate makes it" if name == LOCAL else suggestion(name, [*names(), LOCAL])
             raise UnknownName(f"no hardware profile {name!r}, and no file of that name; {hint}")
-        text, where = path.read_text(encoding="utf-8"), path.name
+        content, where = path.read_bytes(), path.name
     try:
-        return parse(tomllib.loads(text))
+        return parse(tomllib.loads(content.decode()))
+    except UnicodeDecodeError as problem:
+        raise ConfigError(
+            f"profile {where}: a text in TOML was wanted, got no text; name a file that `gradwire calibrate` wrote"
+        ) from problem
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as problem:
         what = f"{problem} is missing" if isinstance(problem, KeyError) else str(problem)
-        raise ConfigError(f"profile {where}: cannot be read ({what}); compare it with a shipped one") from problem
+        raise ConfigError(
+            f"profile {where}: cannot be read ({what}); write it again: gradwire calibrate -o {where}"
+        ) from problem
 
 
 def parse(content: Mapping[str, Any]) -> Profile:

@@ -17,6 +17,7 @@ from gradwire.core.units import format_milliseconds, format_rate, parse_rate, pa
 from gradwire.planner.workload import OVERLAP
 
 ALONE, PAIRED = 25, 10  # points of a range, if one quantity is swept, or two
+MOST_POINTS = 5000  # of a sweep; each takes about a millisecond a curve
 
 WRITTEN = {
     "gpus": "{} GPUs",
@@ -166,9 +167,9 @@ def _range(swept: Quantity, text: str, setup: Mapping[str, Any], alone: bool) ->
 
 
 def _count(swept: Quantity, text: str, typed: str) -> int:
-    if not typed.isdecimal() or int(typed) < 2:
+    if not typed.isdecimal() or not 2 <= int(typed) <= MOST_POINTS:
         raise ConfigError(
-            f"whatif: the number of points of a range is a whole number of at least 2, got {typed!r} in "
+            f"whatif: the number of points of a range is a whole number from 2 to {MOST_POINTS}, got {typed!r} in "
             f"'{swept.name}={text}'"
         )
     return int(typed)

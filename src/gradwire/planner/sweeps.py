@@ -20,12 +20,11 @@ from gradwire.planner import model as perf
 from gradwire.planner.model import Prediction
 from gradwire.planner.profile import Profile
 from gradwire.planner.quality import kind_of, standing
-from gradwire.planner.quantity import Quantity, quantity, setting, values
+from gradwire.planner.quantity import MOST_POINTS, Quantity, quantity, setting, values
 from gradwire.planner.ranking import LABELS
 
 METRICS = {"step": "step time", "sync": "backward and exchange"}
 NEEDED = {"model": None, "batch": "64", "gpus": "16", "bandwidth": "10gbit"}  # and what to type
-MOST = 5000  # points of a sweep; each takes about a millisecond a curve
 PRECISION = 1e-4  # of a crossover, relative
 
 Predict = Callable[..., Prediction]
@@ -207,8 +206,10 @@ def whatif(
     found = tuple(quantity(name) for name in sweep)
     grid = tuple(values(q, sweep[q.name], setup, alone=len(found) == 1) for q in found)
     many = math.prod(map(len, grid))
-    if many > MOST:
-        raise ConfigError(f"whatif: {many} points are more than the {MOST} that are answered at once; ask for fewer")
+    if many > MOST_POINTS:
+        raise ConfigError(
+            f"whatif: {many} points are more than the {MOST_POINTS} that are answered at once; ask for fewer"
+        )
     profile = Profile.load(setup.get("hardware", "h200"))
     known, notes = baselines(profile)
     names = list(dict.fromkeys([*known, *chosen]))

@@ -13,11 +13,12 @@ from typing import Any
 
 from gradwire.core.baselines import FP32
 from gradwire.core.errors import ConfigError
-from gradwire.core.records import Record
+from gradwire.core.records import AGAIN, Record
 from gradwire.planner.spec import parameters, short
 
 KIND = "accuracy"
 NEEDED = ("metric", "higher_is_better", "rounds", "epochs")
+MAKE = "make some: gradwire bench accuracy --record FILE"
 NO_MEMORY = "none"
 ANNEALED = 0.1  # of the largest learning rate, that an annealed schedule ends at or below
 CHOSEN = "by the controller"  # the codec of a run that names none
@@ -116,19 +117,14 @@ class Run:
 
     @classmethod
     def of(cls, record: Record) -> Run:
-        missing = [f"outcome.{name}" for name in NEEDED if name not in record.outcome]
-        missing += [f"what.{name}" for name in ("task", "codec") if name not in record.what]
-        if record.kind != KIND or missing:
-            raise ConfigError(
-                f"tta: a record of kind {KIND} was wanted, got one of kind {record.kind} without "
-                f"{', '.join(missing) or 'anything missing'}; make some with: gradwire bench accuracy --record FILE"
-            )
+        if record.kind != KIND:
+            raise ConfigError(f"tta: a record of kind {KIND} was wanted, got {record.kind}; {MAKE}")
+        record.check(what=("task", "codec"), outcome=NEEDED)
         lengths = {len(record.samples), len(record.outcome["rounds"]), len(record.outcome["epochs"])}
         if lengths == {0} or len(lengths) > 1:
             raise ConfigError(
                 f"tta: {record.what['task']} with {record.what['codec']} has {len(record.samples)} evaluations and "
-                f"{len(record.outcome['rounds'])} numbers of rounds; records are never edited, so take the line from "
-                "its source again"
+                f"{len(record.outcome['rounds'])} numbers of rounds; {AGAIN}"
             )
         return cls(record)
 

@@ -99,8 +99,7 @@ def load_package(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as missing:
         raise MissingExtra(
-            f"tracker {extra!r}: the package {extra} cannot be imported ({missing}); "
-            f"run: pip install 'gradwire[{extra}]'"
+            f"tracker {extra!r}: the package {extra} cannot be imported ({missing}); run: pip install {extra}"
         ) from missing
 
 

@@ -540,7 +540,7 @@ def test_a_picture_that_is_none(tmp_path):
         ),
         (
             "numpy",
-            "data: reading data sets needs numpy, which is not installed; run: pip install 'gradwire[bench]'",
+            "data: reading data sets needs numpy, which is not installed; run: pip install numpy",
         ),
     ],
 )

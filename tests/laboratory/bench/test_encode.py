@@ -99,7 +99,7 @@ def test_records_hold_what_was_measured_and_how_to_repeat_it():
     "options, message",
     [
         ({"workers": 0}, "^bench encode: `workers` must be a whole number of at least 1, got 0$"),
-        ({"sizes": (0,)}, "^bench encode: `sizes` must be a whole number of at least 1, got 0$"),
+        ({"sizes": (0,)}, "^bench encode: `size` must be a whole number of at least 1, got 0$"),
         ({"device": "tpu"}, "^bench encode: there is no device 'tpu' here; use cpu$"),
         ({"memory": "momentum_correction"}, "^fp16 cannot run under momentum_correction"),
     ],

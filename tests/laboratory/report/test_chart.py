@@ -172,7 +172,7 @@ def test_without_matplotlib_the_message_has_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra) as caught:
         write(a_chart(), tmp_path / "x.png")
-    assert str(caught.value).endswith("run: pip install 'gradwire[report]', or write .html, .csv or .json")
+    assert str(caught.value).endswith("run: pip install matplotlib, or write .html, .csv or .json")
     assert not (tmp_path / "x.png").exists()
     write(a_chart(), tmp_path / "x.html")
 

@@ -211,19 +211,19 @@ def fails(paths, message):
 
 
 def test_no_file():
-    make = "make some with: gradwire bench step --record steps.jsonl"
+    make = "make some, as in: gradwire bench step --record steps.jsonl"
     fails([], f"report: name at least one file of records; {make}")
     fails(["nowhere.jsonl"], f"report: there is no file 'nowhere.jsonl'; check the name, or {make}")
 
 
 def test_files_without_records(tmp_path):
-    make = "make some with: gradwire bench step --record steps.jsonl"
-    fails([tmp_path], f"report: the folder {str(tmp_path)!r} has no .jsonl file; {make}")
+    make = "make some, as in: gradwire bench step --record steps.jsonl"
+    fails([tmp_path], f"report: the folder {str(tmp_path)!r} has no .jsonl file; check the name, or {make}")
     path = tmp_path / "a.jsonl"
     path.write_text("")
     fails([path], f"report: {str(path)!r} is empty, so there is nothing to report; {make}")
     path.write_bytes(b"\xff\xfe\x00")
-    fails([path], f"report: {str(path)!r} is not a text file; records are lines of JSON; {make}")
+    fails([path], f"a.jsonl, line 1: JSON was wanted, got bytes that are no text; {make}")
     path.unlink()
     append(path, [record("tests", {}, 1.0, {})] * 2)
     fails(
@@ -237,9 +237,9 @@ def test_records_that_lack_something(tmp_path):
     append(tmp_path / "a.jsonl", [record("step", {"model": "net"}, 1.0, {"sent_bytes": 1})])
     fails(
         [tmp_path / "a.jsonl"],
-        "report: a.jsonl has a record of kind step without what.batch, what.hosts, what.ranks_per_host, "
+        "a.jsonl, line 1: a record of kind step is without what.batch, what.hosts, what.ranks_per_host, "
         "what.bits_per_second, what.configuration, outcome.parts_seconds, outcome.interface_bytes; "
-        "records are never edited, so take the line from its source again",
+        "records are never edited, so take the file from its source again",
     )
     (tmp_path / "b.jsonl").write_text("not json\n")
     with pytest.raises(ConfigError, match=r"^b\.jsonl, line 1: "):

@@ -25,6 +25,7 @@ def command():
 
 def test_it_writes_a_page_and_says_so(command, tmp_path, capsys, monkeypatch):
     append(tmp_path / "a.jsonl", everything())
+    (tmp_path / "new").mkdir()
     command(tmp_path / "a.jsonl", "-o", tmp_path / "new" / "r.html", "--title", "Ours & theirs")
     told = json.loads(capsys.readouterr().out)  # piped, so JSON
     text = (tmp_path / "new" / "r.html").read_text(encoding="utf-8")

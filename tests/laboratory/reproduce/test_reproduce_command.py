@@ -103,7 +103,7 @@ def test_records_are_read(tmp_path):
     records.append(path, [record("encode", what, 0.007, {})])
     rows = {r["what"]: r["measured"] for r in answer("table2", "--records", path)["rows"]}
     assert rows["TopK 1%, ms"] == pytest.approx(7)
-    with pytest.raises(ConfigError, match=r"reproduce: `--records` .* cannot be read .*; name a file that is there"):
+    with pytest.raises(ConfigError, match=r"reproduce: there is no file '.*none.jsonl'; check the name, or make some"):
         run("table2", "--records", tmp_path / "none.jsonl")
 
 

@@ -13,7 +13,7 @@ from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.step import step
 from gradwire.cli.importing import importing
 
-bench = typer.Typer(name="bench", help="Measure on this machine, into records.", no_args_is_help=True)
+bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
 for function in (encode, iteration, overlap, collective, step, autopilot, accuracy):
     bench.command()(importing(function))
 

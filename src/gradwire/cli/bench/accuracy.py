@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from gradwire.cli import setup as options
 from gradwire.cli.bench.sweeps import table
-from gradwire.cli.output import AsJson, bars, check_record, emit, wants_json
+from gradwire.cli.output import AsJson, bars, check_output, emit, wants_json
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -154,7 +154,7 @@ def accuracy(
     from gradwire.laboratory.bench import studies
     from gradwire.laboratory.bench.training import Plan
 
-    check_record("bench accuracy", record)
+    check_output("bench accuracy", "--record", record)
     measured = hosts is not None or rate is not None
     common: dict[str, Any] = {
         "epochs": epochs,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.bench import sweeps
-from gradwire.cli.output import AsJson, check_record, emit
+from gradwire.cli.output import AsJson, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -50,7 +50,7 @@ def autopilot(
     """
     from gradwire.laboratory.bench import autopilot as experiment
 
-    check_record("bench autopilot", record)
+    check_output("bench autopilot", "--record", record)
     sweep = experiment.sweep(
         model_names=model or ("resnet20",),
         batches=batch or (4,),
@@ -61,6 +61,7 @@ def autopilot(
         steps=steps,
         seconds=seconds,
     )
+    sweeps.tell_inputs(model or ())
     found = sweeps.run(sweep, record)
     emit(sweeps.summary(sweep.command, found), as_json, lambda: _page(found))
 

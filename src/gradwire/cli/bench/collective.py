@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.cli.bench import sweeps
-from gradwire.cli.output import AsJson, check_record, emit
+from gradwire.cli.output import AsJson, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -63,7 +63,7 @@ def collective(
     from gradwire.core.errors import ConfigError
     from gradwire.laboratory.bench import collective as experiment
 
-    check_record("bench collective", record)
+    check_output("bench collective", "--record", record)
     pairs = []
     for one in pair or ():
         codec, _, strategy = one.strip().rpartition(" ")

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
+from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -84,7 +84,7 @@ def encode(
     from gradwire.laboratory.bench import encode as experiment
     from gradwire.laboratory.bench.hooks import HOOKS
 
-    check_record("bench encode", record)
+    check_output("bench encode", "--record", record)
     plan = experiment.Plan(
         codecs=tuple(codec or codecs.names()),
         sizes=tuple(size or (() if model else experiment.SIZES)),

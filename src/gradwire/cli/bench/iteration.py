@@ -11,7 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
+from gradwire.cli.bench.sweeps import tell_inputs
+from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -68,7 +69,7 @@ def iteration(
     from gradwire.laboratory.bench import iteration as experiment
     from gradwire.laboratory.bench.step import CODECS
 
-    check_record("bench iteration", record)
+    check_output("bench iteration", "--record", record)
     plan = experiment.Plan(
         model=model,
         batch=batch,
@@ -79,6 +80,7 @@ def iteration(
         device=device,
         turns=turns,
     )
+    tell_inputs([model])
     with bars() as progress:
         bar = progress.add_task("turns", total=experiment.rounds(plan))
         measured = experiment.measure(plan, lambda: progress.advance(bar))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.bench.sweeps import table
-from gradwire.cli.output import AsJson, RecordFile, bars, check_record, emit
+from gradwire.cli.bench.sweeps import table, tell_inputs
+from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -47,7 +47,7 @@ def overlap(
     from gradwire.core import records
     from gradwire.laboratory.bench import overlap as experiment
 
-    check_record("bench overlap", record)
+    check_output("bench overlap", "--record", record)
     plan = experiment.Plan(
         model=model,
         batch=batch,
@@ -56,6 +56,7 @@ def overlap(
         precision=precision,
         turns=turns,
     )
+    tell_inputs([model])
     with bars() as progress:
         bar = progress.add_task("codecs", total=len(plan.codecs))
         measured = list(experiment.measure(plan, lambda: progress.advance(bar)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.bench import sweeps
-from gradwire.cli.output import AsJson, check_record, emit
+from gradwire.cli.output import AsJson, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -75,7 +75,7 @@ def step(
     """
     from gradwire.laboratory.bench import step as experiment
 
-    check_record("bench step", record)
+    check_output("bench step", "--record", record)
     sweep = experiment.sweep(
         codecs=codec or experiment.CODECS,
         strategies=strategy or ("auto",),
@@ -88,6 +88,7 @@ def step(
         steps=steps,
         seconds=seconds,
     )
+    sweeps.tell_inputs(model or ())
     found = sweeps.run(sweep, record)
     emit(sweeps.summary(sweep.command, found), as_json, lambda: _page(found))
 

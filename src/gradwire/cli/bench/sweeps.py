@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,6 +55,15 @@ SweepFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+def tell_inputs(names: Sequence[str]) -> None:
+    """Warn of inputs of own models that are guessed."""
+    from gradwire import models
+    from gradwire.core.errors import GradwireWarning
+
+    for remark in filter(None, map(models.remark, names)):
+        warnings.warn(remark, GradwireWarning, stacklevel=2)
 
 
 def run(sweep: Sweep, record: Path | None) -> list[Record]:

@@ -56,6 +56,8 @@ def sweep(
     """All combinations. `then`: the rate that links change to; `seconds` limits each configuration's time."""
     check = Check("bench autopilot")
     check.integer("steps", steps, LEAST)
+    if seconds is not None:
+        check.seconds("seconds", seconds)
     for batch in batches:
         check.integer("batch", batch, 1)
     if then is not None and LOOPBACK in rates:

@@ -31,7 +31,7 @@ RATE = 1e-3  # learning rate
 def measure(
     name: str, batch: int, *, device: str = "cpu", precision: str = "fp32", repeats: int = REPEATS, command: str = ""
 ) -> Record:
-    """Time one model of the catalogue at one batch size."""
+    """Time one model, of the catalogue or of your own, at one batch size."""
     check = Check("calibrate")
     check.integer("batch", batch, 1)
     check.integer("repeats", repeats, 3)
@@ -40,7 +40,7 @@ def measure(
         raise ConfigError(f"calibrate: there is no device {device!r} here; use cpu")
     torch.manual_seed(0)
     module = models.build(name, device=device)
-    inputs = models.info(name).example(batch, device=device)
+    inputs = models.example(name, module, batch, device)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)

@@ -35,6 +35,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.records import Quantiles, Record, quantile
 from gradwire.core.registry import Check
+from gradwire.core.units import format_bytes
 from gradwire.engine import Engine
 from gradwire.kernels.backend import plain_torch
 from gradwire.kernels.random import normal
@@ -47,6 +48,7 @@ from gradwire.unit import UnitResult
 KIND, HOOK = "encode", "hook"
 PHASES = ("encode", "reduce", "decode")
 SIZES = (1 << 16, 1 << 20, 1 << 23)
+COPIES = 6  # of the gradient that are there at the same time, at least: gradient, result, two memories of two buffers
 WIDTH = 1024  # of the matrix that is compressed
 SCALE = 1e-3  # of its normal entries
 WARM = 2  # passes before the clock counts: compilation, and memories that fill
@@ -74,14 +76,25 @@ class Plan:
         check = Check("bench encode")
         for name in ("workers", "threads", "repeats"):
             check.integer(name, getattr(self, name), 1)
+        check.seconds("seconds", self.seconds)
         for size in self.sizes:
-            check.integer("sizes", size, 1)
+            check.integer("size", size, 1)
         for name in self.models:
             models.build(name)
         for spec in self.codecs:
             Engine(spec, memory=self.memory, workers=self.workers)  # refused now, not in the middle
         if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
             raise ConfigError(f"bench encode: there is no device {self.device!r} here; use cpu")
+        for size in self.sizes:
+            self._check_room(size)
+
+    def _check_room(self, size: int) -> None:
+        room = torch.cuda.mem_get_info()[1] if self.device == "cuda" else environment.memory_bytes()
+        if COPIES * 4 * size > room:
+            raise ConfigError(
+                f"bench encode: `size` {size} needs about {format_bytes(COPIES * 4 * size)} of memory, and there are "
+                f"{format_bytes(room)}; choose at most {room // (COPIES * 4)}"
+            )
 
     @property
     def command(self) -> str:

@@ -58,7 +58,7 @@ class Plan:
         check.integer("workers", self.workers, 2)
         check.one_of("exchange", self.exchange, (ECHO, GLOO))
         check.one_of("precision", self.precision, compute.PRECISIONS)
-        step.tensors_of(self.model)
+        step.check_model(self.model)
         for codec in self.codecs:
             Engine(codec, workers=self.workers)  # refused now, not in the middle
         if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):

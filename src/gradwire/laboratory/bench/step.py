@@ -26,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire import models
 from gradwire.core.baselines import BASELINES, CODEC_OF, HALF, NOTHING, PLAIN, POWERSGD
-from gradwire.core.errors import ConfigError
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
@@ -82,12 +81,14 @@ def sweep(
     """All combinations. `batches` are examples on each rank; `seconds` limits each configuration's time."""
     check = Check("bench step")
     check.integer("steps", steps, LEAST)
+    if seconds is not None:
+        check.seconds("seconds", seconds)
     for batch in batches:
         check.integer("batch", batch, 1)
     for mode in modes:
         check.one_of("mode", mode, MODES)
     for name in model_names:
-        tensors_of(name)
+        check_model(name)
     for codec in codecs:
         for strategy in strategies:
             Engine(codec, strategy=strategy, workers=min(hosts) * per_host)  # refused now, not in the middle
@@ -153,15 +154,13 @@ def example(name: str, module: nn.Module, batch: int, device: str = "cpu") -> tu
     """Inputs of one step."""
     if name == OWN:
         return (shapes.data(batch, 0)[0].to(device),)
-    if ":" not in name:
-        return models.info(name).example(batch, device=device)
-    inputs = getattr(module, "example", None)
-    if inputs is None:
-        raise ConfigError(
-            f"bench step: {name!r} must return a module with a method `example(batch)` that returns its inputs as a "
-            "tuple, so that a step can be made"
-        )
-    return tuple(x.to(device) for x in inputs(batch))
+    return models.example(name, module, batch, device)
+
+
+def check_model(name: str) -> None:
+    """Refuse a model of which no step can be made."""
+    if name != OWN:
+        models.example(name, models.build(name), 2, "meta")
 
 
 def tensors_of(name: str) -> list[tuple[str, tuple[int, ...]]]:

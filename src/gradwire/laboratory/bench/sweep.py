@@ -94,9 +94,9 @@ class Sweep:
         check.integer("gpus-per-host", self.per_host, 1)
         for hosts in self.hosts:
             check.integer("hosts", hosts, 2)
-        for rate in self.rates:
-            if rate != LOOPBACK:
-                parse_rate(rate)
+            for rate in self.rates:
+                if rate != LOOPBACK:
+                    Network(hosts, rate)  # refused now, not in the middle
 
     @property
     def total(self) -> int:

@@ -35,6 +35,7 @@ QUEUE_SECONDS = 0.05
 QUEUE_BYTES = 4 << 20  # at least: several senders may have a window open to one receiver
 LEAST, MOST = 0.85, 1.02  # of the rate asked for, that verification wants to see as payload
 ATTEMPTS = 4
+SLOWEST, FASTEST = 1e5, 1e11  # bit/s: below, a frame takes longer than probes wait; above, queues do not fit
 
 
 class Network:
@@ -48,15 +49,15 @@ class Network:
 
     def __init__(self, hosts: int, rate: str | float = "1gbit", links: Mapping[str, str | float] | None = None) -> None:
         Check("lab").integer("hosts", hosts, 2, MOST_HOSTS)
-        self.rate = parse_rate(rate)
+        self.rate = _rate(rate)
         self.rates = [self.rate] * hosts
         self.cables: dict[tuple[int, int], float] = {}
         for name, value in (links or {}).items():
             ends = _ends(name, hosts)
             if len(ends) == 1:
-                self.rates[ends[0]] = parse_rate(value)
+                self.rates[ends[0]] = _rate(value)
             else:
-                self.cables[ends[0], ends[1]] = parse_rate(value)
+                self.cables[ends[0], ends[1]] = _rate(value)
         self.hosts: list[Namespace] = []
         self._switch: Namespace | None = None
         self._open = ExitStack()
@@ -219,6 +220,17 @@ class Network:
         if self._switch is None:
             raise LabFailed("lab: the network is not there; use it inside `with Network(...) as network:`")
         self._switch.batch(program, lines)
+
+
+def _rate(rate: str | float) -> float:
+    """Bits a second that the kernel's token bucket can hold to."""
+    found = parse_rate(rate)
+    if not SLOWEST <= found <= FASTEST:
+        raise ConfigError(
+            f"lab: a link is shaped to a rate from {format_rate(SLOWEST)} to {format_rate(FASTEST)}, got {rate!r}; "
+            "ask for one in between"
+        )
+    return found
 
 
 def _ends(name: str, hosts: int) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ def draw(pictures: Sequence[Picture], form: str) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise MissingExtra(
-            f"chart: PNG and SVG need {missing.name}, which is not installed; run: pip install 'gradwire[report]', "
+            f"chart: PNG and SVG need {missing.name}, which is not installed; run: pip install matplotlib, "
             "or write .html, .csv or .json"
         ) from missing
     with matplotlib.rc_context(RC):

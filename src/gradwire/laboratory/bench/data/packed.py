@@ -20,7 +20,7 @@ def numpy() -> ModuleType:
         import numpy
     except ImportError as missing:
         raise MissingExtra(
-            "data: reading data sets needs numpy, which is not installed; run: pip install 'gradwire[bench]'"
+            "data: reading data sets needs numpy, which is not installed; run: pip install numpy"
         ) from missing
     return numpy
 
