@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,6 +158,31 @@ def test_a_saved_state_goes_on_bit_for_bit(pool: Pool, place, world):
         assert owed > 0
 
 
+def loaded_elsewhere(rank):
+    told = []
+    _, scatter = sharded("topk", SCATTER)
+    _, replicas = sharded("topk", REPLICAS)
+    for handle, state in (
+        (replicas, scatter.state_dict()),
+        (scatter, [scatter.state_dict()]),
+        (scatter, {k: v for k, v in scatter.state_dict().items() if k not in ("place", "shard")}),
+    ):
+        with pytest.raises(gradwire.StateMismatch) as problem:
+            handle.load_state_dict(state)
+        told.append(str(problem.value))
+    return told
+
+
+def test_a_state_of_another_mesh_is_refused(pool: Pool):
+    first, second, third = pool.run(4, loaded_elsewhere)[3]
+    assert first == (
+        "gradwire: this state was saved by one with shard 3 of 4 and a codec in its reduce-scatter, and this rank is "
+        "one with shard 1 of 2 and a codec in its replicas; resume on the mesh that saved it, or start without it"
+    )
+    assert second.endswith("each rank's own state, on the mesh that saved it; pass one")
+    assert third.startswith("gradwire: this state was saved by a model that is not sharded, and this rank is one with")
+
+
 def with_unused(rank, place, told):
     model, _ = sharded("blockint(bits=8)", place)
     if told:
@@ -252,3 +279,21 @@ def test_a_factor_that_divides_gradients_is_kept(pool: Pool):
     plain, divided_by_8 = pool.run(2, divided, None), pool.run(2, divided, 8.0)
     for whole_mean, quarter in zip(plain, divided_by_8, strict=True):
         assert torch.equal(whole_mean / 4, quarter)
+
+
+def page_by(rank, blocks):
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    model, flat = names["model"], names["flat"]
+    x, y = batch(rank, 0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    flat(x).sum().backward()
+    return names["handle"].stats()["codec"], all(p.grad is not None for m in (model, flat) for p in m.parameters())
+
+
+def test_the_page_is_right(pool: Pool):
+    page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    assert pool.run(4, page_by, blocks) == [("bf16", True)] * 4

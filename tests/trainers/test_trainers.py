@@ -15,13 +15,14 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = 240  # seconds
 TRAINERS = {"accelerate": "accelerate", "huggingface": "transformers", "lightning": "lightning"}
-pytestmark = pytest.mark.parametrize(
+each = pytest.mark.parametrize(
     "name",
     [
         pytest.param(n, marks=pytest.mark.skipif(importlib.util.find_spec(p) is None, reason=f"needs {p}"))
         for n, p in TRAINERS.items()
     ],
 )
+pytestmark = [pytest.mark.trainers, each]
 
 
 def run(name, *options):

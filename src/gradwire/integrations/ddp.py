@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -92,7 +92,7 @@ def attach(
 
 
 def attach(
-    model: nn.Module,
+    model: nn.Module | FSDPModule,
     codec: str | Codec | None = None,
     *,
     task: str | None = None,
@@ -170,23 +170,40 @@ def attach(
         raise ConfigError(f"attach: `task` is for the autopilot, which chooses by it; leave it out, got {task!r}")
     if workers is not None and not dry_run:
         raise ConfigError("attach: `workers` is for a dry run; the ranks of a training are those of its process group")
+    module = cast(nn.Module, model)  # `FSDPModule` is mixed into one
+    if is_sharded(module):
+        from gradwire.integrations.fsdp import attach_sharded
+
+        told: dict[str, Any] = {
+            "task": task,
+            "controller": controller,
+            "mode": mode != "overlap",
+            "nmse_every": nmse_every,
+        }
+        told |= {"check": check, "dry_run": dry_run, "codec": autopilot}
+        _not_sharded([name for name, value in told.items() if value])
+        assert codec is not None
+        return attach_sharded(
+            module,
+            codec,
+            replicas=replicas,
+            memory=memory,
+            strategy=strategy,
+            tensors=tensors,
+            seed=seed,
+            optimizer=optimizer,
+            scaler=scaler,
+            graphs=graphs,
+        )
     checked = steps_between(check)
     if dry_run:
         if autopilot:
             raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
         choice = partial(Engine, codec, memory=memory, controller=controller, strategy=strategy, tensors=tensors)
-        return tried(model, choice, mode, workers)
-    if is_sharded(model):
-        from gradwire.integrations.fsdp import attach_sharded
-
-        refused = {"task": task, "controller": controller, "mode": mode != "overlap", "nmse_every": nmse_every}
-        _not_sharded([name for name, told in {**refused, "check": check, "codec": autopilot}.items() if told])
-        assert codec is not None
-        shared = {"memory": memory, "strategy": strategy, "tensors": tensors, "seed": seed, "graphs": graphs}
-        return attach_sharded(model, codec, replicas=replicas, optimizer=optimizer, scaler=scaler, **shared)
+        return tried(module, choice, mode, workers)
     if replicas is not None:
         raise ConfigError("attach: `replicas` are those of a sharded model (fully_shard); DDP has its process group")
-    ddp = ddp_of(model)
+    ddp = ddp_of(module)
     slot = slot_of(ddp)
     check_model(ddp)
     make = partial(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.core.codec import Codec, Strategy
-from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
@@ -95,19 +95,41 @@ class ShardedHandle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values, by parameter name. Save one file for each rank."""
-        return self._session.state_dict()
+        return self._session.state_dict() | self._at
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Continue from a saved state.
+        """Continue from a saved state, on the mesh that saved it.
 
         Args:
             state: of this rank.
         """
+        if not isinstance(state, Mapping):
+            raise StateMismatch(
+                "gradwire: a sharded model goes on with each rank's own state, on the mesh that saved it; pass one"
+            )
+        saved = {key: state.get(key) for key in self._at}
+        if saved != self._at:
+            raise StateMismatch(
+                f"gradwire: this state was saved by {_told(saved)}, and this rank is {_told(self._at)}; resume on the "
+                "mesh that saved it, or start without it"
+            )
         self._session.load_state_dict(state)
+
+    @property
+    def _at(self) -> dict[str, Any]:
+        """Where a codec is at work, and which shard this rank holds, of how many."""
+        ranks = self._parts[0].ranks
+        return {"place": self.place, "shard": [dist.get_rank(ranks), dist.get_world_size(ranks)]}
 
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since `attach`. Seconds are of the host's clock, and None on an accelerator."""
         return self._session.stats() | {"mode": self.place}
+
+
+def _told(at: Mapping[str, Any]) -> str:
+    if at["shard"] is None:
+        return "a model that is not sharded"
+    return f"one with shard {at['shard'][0]} of {at['shard'][1]} and a codec in its {at['place']}"
 
 
 class ReplicaHandle(ShardedHandle):

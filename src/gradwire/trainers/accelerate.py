@@ -25,7 +25,7 @@ def attach(accelerator: Any, model: Any, codec: Any = None, **options: Any) -> H
     if accelerator.num_processes == 1:
         raise Incompatible("attach: Accelerate runs one process, so there is nothing to send; launch several")
     scaler = getattr(accelerator, "scaler", None)
-    handle = attach_ddp(model, codec, **({"scaler": scaler} if scaler is not None else {}) | options)
+    handle: Handle = attach_ddp(model, codec, **({"scaler": scaler} if scaler is not None else {}) | options)
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: rank_files.save(handle, folder))
     accelerator.register_load_state_pre_hook(lambda models, folder: rank_files.load(handle, folder))
     return handle
