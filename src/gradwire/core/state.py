@@ -200,7 +200,10 @@ class Store:
                 slot.current[piece.row, first : first + high - low] = kept
                 left += [piece.cut(taken, low)] if taken < low else []
                 taken = high
-            left += [piece.cut(taken, piece.entry.stop)] if taken < piece.entry.stop else []
+            if taken == piece.entry.start:  # none of it is wanted: it stays as it is
+                left += [piece] if piece.entry.tensor.numel() else []
+            elif taken < piece.entry.stop:
+                left.append(piece.cut(taken, piece.entry.stop))
         self._loose[kind] = left
         return slot
 
