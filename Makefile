@@ -1,19 +1,23 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
-# `make test` leaves out. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and
-# an archive of the sources, in dist/. All work on a fresh clone.
+# `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face. make docs: write the generated
+# pages, and the documentation to site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh
+# clone.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check docs dist traces profiles mutants setup clean clean-kernels
+.PHONY: demo test test-all test-trainers check docs dist traces profiles mutants setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
 
 test: check
-	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers"
 
 test-all: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m sweep
+
+test-trainers: .venv/trainers-ready
+	$(BIN)/pytest -m trainers
 
 check: setup
 	$(BIN)/ruff check .
@@ -47,6 +51,10 @@ setup: .venv/ready
 
 .venv/docs-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+.venv/trainers-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[trainers]'
 	touch $@
 
 clean-kernels:

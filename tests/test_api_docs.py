@@ -21,7 +21,8 @@ ALIASES = {"Reduced"}  # a type, which has no docstring of its own
 NAMES = sorted(set(gradwire.__all__) - CONTROLLERS - ALIASES)
 # classes whose methods users call or write
 CLASSES = [
-    *(gradwire.Handle, gradwire.VirtualCluster, gradwire.LocalSteps, Session, gradwire.Codec, gradwire.Payload),
+    *(gradwire.Handle, gradwire.VirtualCluster, gradwire.LocalSteps, gradwire.RankState, Session),
+    *(gradwire.Codec, gradwire.Payload),
     *(gradwire.Sum, gradwire.Max, gradwire.Gather, gradwire.Scatter, gradwire.Route, Tracker),
 ]
 # a training is shown from beginning to end: its methods are in the example of the class, or in their own
@@ -44,6 +45,7 @@ MODULES = [
     "gradwire.grace.adapter",
     "gradwire.integrations.autopilot",
     "gradwire.integrations.checks",
+    "gradwire.integrations.dcp",
     "gradwire.integrations.ddp",
     "gradwire.integrations.handle",
     "gradwire.integrations.payoff",

@@ -49,8 +49,9 @@ MAY_IMPORT = {
     "laboratory.explore": {"core", "planner", "laboratory.report"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
     "integrations": {
-        *("core", "memory", "adaptive", "engine", "checkpoint", "session", "tracing", "trackers", "planner"),
+        *("core", "memory", "adaptive", "engine", "checkpoint", "session", "sharded", "tracing", "trackers", "planner"),
     },
+    "trainers": {"core", "integrations"},
     "laboratory.bench": {
         "core",
         "kernels",
@@ -96,6 +97,7 @@ OUTSIDE = {
         "collectives/channel.py",
         "session.py",
         "integrations/*.py",
+        "trainers/*.py",
         "diagnosis/*.py",
         "laboratory/bench/*.py",
         "laboratory/bench/tasks/*.py",
@@ -108,6 +110,8 @@ OUTSIDE = {
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],
     "matplotlib": ["laboratory/report/*.py"],
     "nicegui": ["laboratory/explore/server.py"],
+    "lightning": ["trainers/lightning.py"],
+    "transformers": ["trainers/huggingface.py"],
 }
 # parts that must load without torch, but for the files in which controllers meet tensors, models are traced, or ranks
 # are watched

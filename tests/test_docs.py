@@ -30,6 +30,7 @@ PAGES = [
     "docs/own-codec.md",
     "docs/pages.md",
     "docs/prediction.md",
+    "docs/sharded.md",
     "docs/start.md",
     "docs/throughputs.md",
     "docs/utility.md",
@@ -140,7 +141,9 @@ def snippets(page):
 
 
 RUN_HERE = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
-RUN_ELSEWHERE = ("docs/lab.md", OWN)  # the first on emulated hosts: tests/laboratory/hosts/test_run.py
+# in turn: on emulated hosts, tests/laboratory/hosts/test_run.py; below; by four ranks, tests/integrations/test_fsdp.py;
+# tests/test_training_page.py
+RUN_ELSEWHERE = ("docs/lab.md", OWN, "docs/sharded.md", "docs/api/training.md")
 
 
 def test_every_block_of_python_is_run():

@@ -11,9 +11,9 @@ import gradwire
 PUBLIC = {
     "Accordion", "AccordionBatch", "AdaQS", "Codec", "CodecError", "Combine", "ConfigError", "Context",
     "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra",
-    "Payload", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName", "VirtualCluster",
-    "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker", "predict", "register",
-    "whatif",
+    "Payload", "RankState", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
+    "VirtualCluster", "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker",
+    "predict", "register", "whatif",
 }  # fmt: skip
 
 
@@ -41,8 +41,8 @@ def test_exceptions_are_drawn_in_the_tree():
 
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
-        "model", "codec", "task", "controller", "memory", "strategy", "mode", "tensors", "seed", "optimizer", "scaler",
-        "nmse_every", "graphs", "check", "dry_run", "workers",
+        "model", "codec", "task", "controller", "replicas", "memory", "strategy", "mode", "tensors", "seed",
+        "optimizer", "scaler", "nmse_every", "graphs", "check", "dry_run", "workers",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
         "workers", "codec", "memory", "strategy", "seed", "controller", "tensors", "nmse_every",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from gradwire.core.exchange import Gather, Max, Payload, Route, Scatter, Sum
     from gradwire.diagnosis.doctor import doctor
+    from gradwire.integrations.dcp import RankState
     from gradwire.integrations.ddp import Handle, attach
     from gradwire.integrations.local_steps import LocalSteps
     from gradwire.planner.questions import advise, predict, whatif
@@ -53,6 +54,7 @@ __all__ = [
     "Max",
     "MissingExtra",
     "Payload",
+    "RankState",
     "Reduced",
     "Route",
     "Scatter",
@@ -91,6 +93,7 @@ _HOMES = {
     "gradwire.core.exchange": ["Gather", "Max", "Payload", "Route", "Scatter", "Sum"],
     "gradwire.diagnosis.doctor": ["doctor"],
     "gradwire.grace": ["grace"],
+    "gradwire.integrations.dcp": ["RankState"],
     "gradwire.integrations.ddp": ["Handle", "attach"],
     "gradwire.integrations.local_steps": ["LocalSteps"],
     "gradwire.planner.questions": ["advise", "predict", "whatif"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.collectives.scatter_reduce_gather import ScatterReduceGather, scattered
+from gradwire.core.codec import Codec
 from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
@@ -16,6 +17,14 @@ from gradwire.core.state import Transaction
 from gradwire.core.window import Window
 from gradwire.engine import Engine
 from gradwire.unit import UnitResult
+
+
+def check_codec(engine: Engine, codec: Codec) -> None:
+    """Refuse a codec that cannot run in a reduce-scatter."""
+    problem = ScatterReduceGather().refusal(codec)
+    if problem or engine.per_node > 1:
+        why = problem or "its ranks are told apart by nodes"
+        raise Incompatible(f"{codec.name} cannot run in a reduce-scatter: {why}. Use a codec such as blockint.")
 
 
 def reduce_scatter(engine: Engine, x: Tensor, layout: Layout, out: Tensor) -> Program[UnitResult]:
@@ -34,10 +43,7 @@ def reduce_scatter(engine: Engine, x: Tensor, layout: Layout, out: Tensor) -> Pr
             f"{x.shape[1] / engine.workers:g} elements each, got {out.shape[1]}; pad the gradient to equal shards"
         )
     fitted = engine.fitted(layout)
-    problem = ScatterReduceGather().refusal(fitted.codec)
-    if problem or engine.per_node > 1:
-        why = problem or "its ranks are told apart by nodes"
-        raise Incompatible(f"{fitted.codec.name} cannot run in a reduce-scatter: {why}. Use a codec such as blockint.")
+    check_codec(engine, fitted.codec)
     writes = Transaction(engine.store, len(engine.ranks))
     source = Window.whole(x)
     ctx = engine.context(layout, 0, writes, None, source, engine.rescale())

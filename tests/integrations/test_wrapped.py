@@ -67,17 +67,17 @@ def test_other_wrappers_get_a_sentence(pool: Pool) -> None:
 
 
 def refuse_sharded(rank: int) -> str:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = nn.Linear(4, 4)
-    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    warnings.simplefilter("ignore")  # torch's, that one rank has nothing to shard
+    model = FullyShardedDataParallel(nn.Linear(4, 4), device_id=torch.device("cpu"))
     return message(gradwire.Incompatible, gradwire.attach, model, "topk")
 
 
 @pytest.mark.dist
-def test_a_sharded_model_gets_a_sentence(pool: Pool) -> None:
+def test_fsdp1_gets_a_sentence(pool: Pool) -> None:
     assert pool.run(1, refuse_sharded)[0] == (
-        "attach: FSDPLinear is sharded (FSDP): each rank keeps a part of each gradient only, and there is no hook for "
-        "a codec. Where the model fits on one device, wrap it in DistributedDataParallel instead."
+        "attach: FullyShardedDataParallel is FSDP1, whose hooks do not see what it shards. Call "
+        "torch.distributed.fsdp.fully_shard on the model instead (FSDP2), or, where it fits on one device, wrap it in "
+        "DistributedDataParallel."
     )

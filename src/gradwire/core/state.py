@@ -182,27 +182,28 @@ class Store:
         slots, loose = self._slots[kind], self._loose.get(kind, [])
         for key in [k for k, other in slots.items() if other.shares_names(names)]:
             loose = loose + list(slots.pop(key).pieces())
-        wanted: dict[tuple[int, str], tuple[Segment | None, slice]] = {}
+        wanted: dict[tuple[int, str], list[tuple[Segment, int]]] = {}  # pieces of a parameter, and where they lie
         for row, layout in enumerate(slot.layouts):
-            for segment in layout.segments:
-                wanted[row, segment.name] = segment, layout.find(segment)
+            for segment, offset in zip(layout.segments, layout.offsets, strict=True):
+                wanted.setdefault((row, segment.name), []).append((segment, offset))
         left = []
-        for piece in [p for p in loose if p.entry.tensor.numel()]:
-            segment, place = wanted.get((piece.row, piece.name), (None, slice(0)))
-            low = high = piece.entry.start
-            if segment is not None:
-                low, high = max(segment.start, piece.entry.start), min(segment.stop, piece.entry.stop)
-            if segment is None or low >= high:
-                left.append(piece)
-                continue
-            first: int = place.start + low - segment.start
-            kept = piece.entry.between(low, high)
-            if slot.current is None:
-                slot.turn(slot.spare(kept.device))
-            assert slot.current is not None
-            slot.current[piece.row, first : first + high - low] = kept
-            ends = ((piece.entry.start, low), (high, piece.entry.stop))
-            left += [piece.cut(a, b) for a, b in ends if a < b]
+        for piece in loose:
+            taken = piece.entry.start  # what comes before is in the slot, or left
+            for segment, offset in sorted(wanted.get((piece.row, piece.name), []), key=lambda found: found[0].start):
+                low, high = max(segment.start, taken), min(segment.stop, piece.entry.stop)
+                if low >= high:
+                    continue
+                kept, first = piece.entry.between(low, high), offset + low - segment.start
+                if slot.current is None:
+                    slot.turn(slot.spare(kept.device))
+                assert slot.current is not None
+                slot.current[piece.row, first : first + high - low] = kept
+                left += [piece.cut(taken, low)] if taken < low else []
+                taken = high
+            if taken == piece.entry.start:  # none of it is wanted: it stays as it is
+                left += [piece] if piece.entry.tensor.numel() else []
+            elif taken < piece.entry.stop:
+                left.append(piece.cut(taken, piece.entry.stop))
         self._loose[kind] = left
         return slot
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: compress its gradients through a communication hook.
+"""`attach`: DistributedDataParallel's gradients are compressed through a communication hook, FSDP2's in `fsdp`.
 
     handle = gradwire.attach(ddp_model, "eightbit")
     handle = gradwire.attach(ddp_model)                 # the autopilot finds out what pays
@@ -8,8 +8,9 @@ See `handle` for what then works behind the hook, and `autopilot` for what choos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -26,11 +27,33 @@ from gradwire.integrations.dry_run import DryRun
 from gradwire.integrations.dry_run import dry_run as tried
 from gradwire.integrations.handle import Handle
 from gradwire.integrations.parameters import check_model
-from gradwire.integrations.wrapped import ddp_of
+from gradwire.integrations.wrapped import ddp_of, is_sharded
 from gradwire.memory.base import Memory
 from gradwire.session import warn_if_idle
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule
+
+    from gradwire.integrations.fsdp import ShardedHandle
+
 __all__ = ["Handle", "attach"]
+
+
+@overload
+def attach(
+    model: FSDPModule,
+    codec: str | Codec,
+    *,
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
+    memory: str | Memory = "default",
+    strategy: str | Strategy = "auto",
+    tensors: str = "matrices",
+    seed: int = 0,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    graphs: bool = True,
+) -> ShardedHandle: ...
 
 
 @overload
@@ -69,11 +92,12 @@ def attach(
 
 
 def attach(
-    model: nn.Module,
+    model: nn.Module | FSDPModule,
     codec: str | Codec | None = None,
     *,
     task: str | None = None,
     controller: str | Controller | None = None,
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
     memory: str | Memory = "default",
     strategy: str | Strategy = "auto",
     mode: str = "overlap",
@@ -86,17 +110,20 @@ def attach(
     check: bool | int = False,
     dry_run: bool = False,
     workers: int | None = None,
-) -> Handle | DryRun:
-    """Compress the gradients of a DDP model from the next backward pass on.
+) -> Handle | ShardedHandle | DryRun:
+    """Compress the gradients of a DDP model, or of one that is sharded, from the next backward pass on.
 
     Args:
-        model: wrapped in DistributedDataParallel, compiled or not; all its ranks must call this alike.
+        model: wrapped in DistributedDataParallel, compiled or not, or parted by `fully_shard` (FSDP2), which has none
+            of `task`, `controller`, `mode`, `nmse_every` and `check`; all ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``. None or ``"auto"``: the autopilot, which tries
             plain DDP and codecs that are safe for the task on the running job, and keeps the fastest.
         task: for the autopilot: ``"images"``, ``"language"``, ``"recommendation"`` or ``"segmentation"``; None: what
             the model's modules look like.
         controller: chooses each tensor's codec instead, such as ``Accordion(low="powersgd(rank=4)",
             high="powersgd(rank=1)")``; needs `optimizer`, and `handle.end_epoch()` after each epoch.
+        replicas: of a sharded model: those that hold the same shards, whose average is then compressed; None: the
+            reduce-scatter among the shards is.
         memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
         strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; for several ranks on
             each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
@@ -143,13 +170,40 @@ def attach(
         raise ConfigError(f"attach: `task` is for the autopilot, which chooses by it; leave it out, got {task!r}")
     if workers is not None and not dry_run:
         raise ConfigError("attach: `workers` is for a dry run; the ranks of a training are those of its process group")
+    module = cast(nn.Module, model)  # `FSDPModule` is mixed into one
+    if is_sharded(module):
+        from gradwire.integrations.fsdp import attach_sharded
+
+        told: dict[str, Any] = {
+            "task": task,
+            "controller": controller,
+            "mode": mode != "overlap",
+            "nmse_every": nmse_every,
+        }
+        told |= {"check": check, "dry_run": dry_run, "codec": autopilot}
+        _not_sharded([name for name, value in told.items() if value])
+        assert codec is not None
+        return attach_sharded(
+            module,
+            codec,
+            replicas=replicas,
+            memory=memory,
+            strategy=strategy,
+            tensors=tensors,
+            seed=seed,
+            optimizer=optimizer,
+            scaler=scaler,
+            graphs=graphs,
+        )
     checked = steps_between(check)
     if dry_run:
         if autopilot:
             raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
         choice = partial(Engine, codec, memory=memory, controller=controller, strategy=strategy, tensors=tensors)
-        return tried(model, choice, mode, workers)
-    ddp = ddp_of(model)
+        return tried(module, choice, mode, workers)
+    if replicas is not None:
+        raise ConfigError("attach: `replicas` are those of a sharded model (fully_shard); DDP has its process group")
+    ddp = ddp_of(module)
     slot = slot_of(ddp)
     check_model(ddp)
     make = partial(
@@ -171,3 +225,10 @@ def attach(
     warn_if_idle(handle.engine, "gradients pass through uncompressed", stacklevel=2)
     slot.handle = handle
     return handle
+
+
+def _not_sharded(told: Sequence[str]) -> None:
+    if "codec" in told:
+        raise ConfigError('attach: the autopilot is for DDP; name a codec for a sharded model, such as "bf16"')
+    if told:
+        raise ConfigError(f"attach: a sharded model has no {' and no '.join(map(repr, told))}; leave it out")

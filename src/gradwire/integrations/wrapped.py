@@ -19,6 +19,15 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
+def is_sharded(model: Any) -> bool:
+    """Whether `fully_shard` was called on it (FSDP2). By its name: that module takes long to load."""
+    return _is_a(unwrapped(model), "FSDPModule")
+
+
+def _is_a(model: Any, name: str) -> bool:
+    return any(cls.__name__ == name for cls in type(model).__mro__)
+
+
 def ddp_of(model: Any) -> DistributedDataParallel:
     """The DDP model in what `attach` was given; refuses what cannot work, and says what to pass instead.
 
@@ -43,10 +52,10 @@ def _wanted(model: Any, found: Any) -> str:
             "DataParallel has one process and sends no gradients. Start one process for each GPU (torchrun), and wrap "
             "the model in DistributedDataParallel instead."
         )
-    if any(cls.__name__ in ("FullyShardedDataParallel", "FSDPModule") for cls in type(found).__mro__):
+    if _is_a(found, "FullyShardedDataParallel"):
         return (
-            f"{kind} is sharded (FSDP): each rank keeps a part of each gradient only, and there is no hook for a "
-            "codec. Where the model fits on one device, wrap it in DistributedDataParallel instead."
+            f"{kind} is FSDP1, whose hooks do not see what it shards. Call torch.distributed.fsdp.fully_shard on the "
+            "model instead (FSDP2), or, where it fits on one device, wrap it in DistributedDataParallel."
         )
     inside = [name for name, module in found.named_modules() if isinstance(module, DistributedDataParallel)]
     if inside:
