@@ -27,8 +27,8 @@ UNIT = "a rate needs a number above 0 and a unit, as in 100mbit or 1gbit; got"
 LAB = "lab: a link is shaped to a rate from 100 kbit/s to 100 Gbit/s, got"
 TORN = "warning: torn.jsonl, line 2: the last line is torn and was left out; the run that wrote it was probably killed"
 NO_STEP = (
-    "validate: there is no step record of another place whose model the profile knows; "
-    "measure more: gradwire bench step --rate 200mbit --rate 1gbit"
+    "validate: there is no step record of another place whose model the profile knows, and no record of a training of "
+    "such a model; measure more: gradwire bench step --rate 200mbit --rate 1gbit"
 )
 PROFILES = "h200, h200-bf16, h200-fp32, this-machine, v100-paper-measured, v100-paper-simulated"
 QUANTITIES = "bandwidth, batch, compute_speed, encode_speed, gpus, gpus_per_node, latency, ratio"
@@ -321,7 +321,7 @@ def test_a_slip_gets_a_sentence(line, code, message, here, capsys):
 
 
 def test_too_much_memory_is_refused_before_it_is_taken(here, capsys, monkeypatch):
-    monkeypatch.setattr("gradwire.laboratory.bench.environment.memory_bytes", lambda: 24 * 10**9)
+    monkeypatch.setattr("gradwire.core.environment.memory_bytes", lambda: 24 * 10**9)
     assert main(["bench", "encode", "--size", "99999999999999"]) == 2
     assert capsys.readouterr().err == (
         "gradwire: bench encode: `size` 99999999999999 needs about 2400000 GB of memory, and there are 24 GB; "

@@ -383,6 +383,9 @@ class Broken(Codec):
             raise ArithmeticError("broken on purpose")
         return Payload(x.view(torch.uint8))
 
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        return payload.data.view(torch.float32)
+
     def payload_bytes(self, numel: int) -> int:
         return 4 * numel
 

@@ -85,5 +85,3 @@ def test_bad_requests():
         step.sweep(modes=("later",))
     with pytest.raises(ConfigError, match="`steps` must be a whole number of at least 8, got 7"):
         step.sweep(steps=7)
-    with pytest.raises(ConfigError, match="must return a module with a method `example"):
-        step.example("somebody:model", torch.nn.Linear(2, 2), 1)
