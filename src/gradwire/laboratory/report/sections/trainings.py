@@ -38,7 +38,8 @@ def section(records: Sequence[Record]) -> Section | None:
     table = Table(HEADINGS, [_row(pooled(lines)) for lines in found], words=4)
     items = [Item((_name(lines[0]), lines[0].time), [_chart(lines)]) for lines in found if len(lines) > 1]
     shown: list[Block] = [Choice(("training", "begun"), items)] if items else []
-    return Section("trainings", "Your trainings", [Text(INTRO), table, *shown])
+    gist = f"steps, bytes and exchange of {', '.join(dict.fromkeys(_name(lines[0]) for lines in found))}"
+    return Section("trainings", "Your trainings", [Text(INTRO), table, *shown], gist=gist)
 
 
 def sentences(records: Sequence[Record]) -> list[str]:
