@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant("momentum correction: masking forgotten", "memory/momentum_correction.py", "momentum=u if self.masking else None", "momentum=None", "topk"),
     Mutant("memory updated by a non-finite step", "core/state.py", 'if finite.device.type == "cpu" and not bool(finite):', "if False:", "topk"),
     Mutant("a bad element that is not selected stays hidden", "core/codec.py", "return x.masked_fill(bad.isnan(), math.nan)", "return x", "randomk"),
-    Mutant("state by position instead of by name", "core/state.py", "wanted[row, segment.name] =", "wanted[row, sorted(layout.names)[layout.segments.index(segment)]] =", "topk"),
+    Mutant("state by position instead of by name", "core/state.py", "wanted.setdefault((row, segment.name), [])", "wanted.setdefault((row, sorted(layout.names)[layout.segments.index(segment)]), [])", "topk"),
     Mutant("all-reduce: sum instead of mean", "collectives/all_reduce.py", "feedback, 1.0 / ctx.workers, ctx.rng", "feedback, 1.0, ctx.rng", "fp16"),
     Mutant("all-reduce: cast before the mean", "collectives/all_reduce.py", "Payload(total), target", "Payload(total * 8 / 8), target", "fp16"),
     Mutant("srg: the owner keeps its exact shard", "collectives/scatter_reduce_gather.py", 'return down.decode_to(rows, target, shard, ctx.rng.fold("down").of((0,), (0,)))', 'flag = down.decode_to(rows, target, shard, ctx.rng.fold("down").of((0,), (0,)))\n        low, first = ctx.ranks[0] * shard, Payload(received.data[:n])\n        out = target.read().clone()\n        part = out[:, low : low + shard]\n        part.copy_(codec.combine(first, shard, ctx.rng.of(range(n), [low] * n))[:, : part.shape[1]])\n        target.write_(out)\n        return flag', "qsgd"),

@@ -14,9 +14,13 @@ from sweeps import SUITES, is_sweep
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_two_commands_run_all_tests():
+def test_three_commands_run_all_tests():
     commands = [line for line in (ROOT / "Makefile").read_text().splitlines() if "/pytest" in line]
-    assert [command.partition(" -m ")[2] for command in commands] == ['"not sweep"', "sweep"]
+    assert [command.partition(" -m ")[2] for command in commands] == [
+        '"not sweep and not trainers"',
+        "sweep",
+        "trainers",
+    ]
     assert (ROOT / ".ci" / "run").read_text().endswith("make test\nmake test-all\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,13 @@ def test_this_machine_before_calibration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownName, match=r"no hardware profile 'this-machine'.*gradwire calibrate makes it"):
         Profile.load("this-machine")
+
+
+def test_a_profile_that_was_written_again_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        Path("this-machine.toml").write_text(dump(replace(Profile.load("h200"), name=name)))
+        assert Profile.load("this-machine").name == name
 
 
 @pytest.mark.parametrize(

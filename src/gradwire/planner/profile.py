@@ -186,7 +186,6 @@ def names() -> list[str]:
     return [*found, LOCAL] if LOCAL_FILE.exists() else found
 
 
-@cache
 def _load(name: str) -> Profile:
     shipped = files("gradwire.planner") / "data" / f"{name}.toml"
     if shipped.is_file():
@@ -197,6 +196,12 @@ def _load(name: str) -> Profile:
             hint = "gradwire calibrate makes it" if name == LOCAL else suggestion(name, [*names(), LOCAL])
             raise UnknownName(f"no hardware profile {name!r}, and no file of that name; {hint}")
         content, where = path.read_bytes(), path.name
+    return _parsed(content, where)
+
+
+@cache
+def _parsed(content: bytes, where: str) -> Profile:
+    """What a file holds: of each content once, since a file may be written again."""
     try:
         return parse(tomllib.loads(content.decode()))
     except UnicodeDecodeError as problem:
