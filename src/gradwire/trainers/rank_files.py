@@ -41,15 +41,19 @@ def load(handle: Stateful, folder: str | Path) -> None:
         handle: what `attach` returned.
         folder: of the checkpoint.
     """
-    path = Path(folder)
-    count = len(list(path.glob(NAME.format(rank="*"))))
-    wanted = range(count) if count != dist.get_world_size() else [dist.get_rank()]
-    files = [path / NAME.format(rank=rank) for rank in wanted]
+    path, world = Path(folder), dist.get_world_size()
+    files = [path / NAME.format(rank=0)]
+    if files[0].exists():  # it says how many there were
+        files = [path / NAME.format(rank=rank) for rank in range(_read(files[0])["workers"])]
     missing = [file.name for file in files if not file.exists()]
-    if missing or not files:
+    if missing:
         raise StateMismatch(
-            f"gradwire: {path} has no {', '.join(missing) or NAME.format(rank=0)}, so what the ranks still owed is "
-            "lost; resume from a checkpoint that was saved with gradwire attached"
+            f"gradwire: {path} has no {', '.join(missing)}, so what the ranks still owed is lost; resume from a "
+            "checkpoint that was saved with gradwire attached"
         )
-    states = [torch.load(file, weights_only=True, map_location="cpu") for file in files]
-    handle.load_state_dict(states[0] if count == dist.get_world_size() else states)
+    handle.load_state_dict(_read(files[dist.get_rank()]) if len(files) == world else [_read(file) for file in files])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    return found
