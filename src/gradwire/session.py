@@ -141,15 +141,18 @@ class Session:
         scratch = out.data_ptr() == x.data_ptr()
         return (yield from self.engine.reduce(x[None], layout, out[None], scratch=scratch))
 
-    def reduce_scatter(self, x: Tensor, layout: Layout, out: Tensor) -> Future[Tensor]:
+    def reduce_scatter(
+        self, x: Tensor, layout: Layout, out: Tensor, then: Callable[[Tensor], None] = lambda out: None
+    ) -> Future[Tensor]:
         """Hand in a unit, of whose mean each rank gets one shard.
 
         Args:
             x: the flat gradient: equal shards for all ranks, in order.
             layout: which parameter lies where in it.
             out: where this rank's shard of the mean is written. It is the future's result.
+            then: called with it on the lane's thread, before the future is done.
         """
-        return self._submit(reduce_scatter(self.engine, x[None], layout, out[None]), out, lambda out: None)
+        return self._submit(reduce_scatter(self.engine, x[None], layout, out[None]), out, then)
 
     def _submit(
         self, program: Program[UnitResult], out: Tensor, then: Callable[[Tensor], None], more: bool = False

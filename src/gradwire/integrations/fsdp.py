@@ -13,8 +13,8 @@ Torch calls us with one buffer after the other, in the same order on all ranks; 
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,6 @@ class ShardedHandle:
                 f"attach: memory {to_spec(engine.memory)!r} follows the learning rate; pass optimizer=..."
             )
         self.engine, self.place = engine, place
-        self._model = weakref.ref(model)
         self._parts = list(found)
         self._optimizer, self._scaler = optimizer, scaler
         self._begun = False  # whether a step is under way
@@ -83,10 +82,6 @@ class ShardedHandle:
                 f"memories must know which. Call model.{UNUSED}(True) (torch 2.13 or later) on all ranks: then they "
                 "get one of zeros."
             )
-
-    def _done(self, event: torch.cuda.Event | None) -> None:
-        if event is not None:
-            torch.cuda.current_stream().wait_event(event)
 
     def _learning_rate(self) -> float:
         return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
@@ -126,6 +121,16 @@ class ShardedHandle:
         return self._session.stats() | {"mode": self.place}
 
 
+def _finish(hand_in: Callable[..., Future[Tensor]], out: Tensor) -> None:
+    """Hand in a unit and wait for it: this thread for the lane's, and on a GPU this stream for the lane's stream."""
+    if not out.is_cuda:
+        hand_in().result()
+        return
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    hand_in(then=lambda _: event.record()).result()
+    torch.cuda.current_stream(out.device).wait_event(event)
+
+
 def _told(at: Mapping[str, Any]) -> str:
     if at["shard"] is None:
         return "a model that is not sharded"
@@ -147,9 +152,7 @@ class ReplicaHandle(ShardedHandle):
             return
         self._check(shards, part, layout.numel)
         self._begin()
-        event = torch.cuda.Event() if shards.is_cuda else None  # type: ignore[no-untyped-call]
-        self._session.reduce(shards, layout, shards, lambda _: event.record() if event else None).result()
-        self._done(event)
+        _finish(partial(self._session.reduce, shards, layout, shards), shards)
 
     def detach(self) -> None:
         """Average no longer. The replicas then go apart: attach again, or train no more."""
@@ -169,9 +172,7 @@ class ReduceScatterHandle(ShardedHandle):
     def _reduce(self, part: Part, layout: Layout, out: Tensor, whole: Tensor, op: dist.ReduceOp) -> None:
         self._check(whole, part, layout.numel)
         self._begin()
-        event = torch.cuda.Event() if whole.is_cuda else None  # type: ignore[no-untyped-call]
-        self._session.reduce_scatter(whole, layout, out).result()
-        self._done(event)
+        _finish(partial(self._session.reduce_scatter, whole, layout, out), out)
         scale = part.scale(op)
         if scale != 1:
             out.mul_(scale)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from gradwire.core.errors import StateMismatch
+from gradwire.integrations.dcp import Stateful
 
 NAME = "gradwire_rank{rank}.pt"
-
-
-class Stateful(Protocol):
-    """The handle that `attach` returns."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None: ...
 
 
 def save(handle: Stateful, folder: str | Path) -> None:
