@@ -105,8 +105,8 @@ class Steps(SetUp):
         """The same, decided there, so that the host never waits. What is counted stays where it is: it is captured."""
         device = flags[0].device
         if not isinstance(self.kept_scale, Tensor):
-            self.kept_scale, self._skipped = torch.full((), self.kept_scale, device=device), self._skipped.to(device)
-        kept = self.kept_scale
+            self.kept_scale = torch.full((), self.kept_scale, device=device)
+        kept, self._skipped = self.kept_scale, self._skipped.to(device)  # either may lie there already
         written = [(pending, current) for one in writes for _, current, pending in one.turns()]
         end = partial(settle, flags, written, self._skipped, kept, self._scale)
         if not self.graphs.serve(flags[0]) or any(old is None for _, old in written):
