@@ -93,8 +93,10 @@ def qualities() -> list[trained.Quality]:
 
 
 def main() -> None:
-    for name, profile in profiles().items():
-        (DATA / f"{name}.toml").write_text(dump(profile), encoding="utf-8")
+    made = profiles()
+    for name, profile in made.items():
+        like = None if name == BASE.name else made[BASE.name]
+        (DATA / f"{name}.toml").write_text(dump(profile, like), encoding="utf-8")
     found = validate.accuracy(records.load(ROOT / "results" / PREDICTIONS))
     (DATA / "accuracy.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     (DATA / "quality.json").write_text(trained.to_json(qualities()), encoding="utf-8")

@@ -74,7 +74,7 @@ class Pool:
         return outcomes
 
     def outcomes(
-        self, world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0, deadline: float = 60.0
+        self, world: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0, deadline: float = 200.0
     ) -> list[Any]:
         """What each rank returned, or the Failure it ended with; `timeout` is that of the process group."""
         self._start()

@@ -110,7 +110,7 @@ def reduce_in_chain(rank: int) -> tuple[list, list]:
 
 
 def test_groups_that_share_a_rank_keep_apart(pool: Pool) -> None:
-    results = pool.run(3, reduce_in_chain, deadline=60)
+    results = pool.run(3, reduce_in_chain)
     for i, members in enumerate(([0, 1], [1, 2])):
         follow([r[i] for r in results], members, "topk(ratio=0.05)", seed=i)
 

@@ -266,7 +266,7 @@ def reduce_in_subgroup(rank: int) -> list:
 
 
 def test_groups_whose_ranks_are_in_different_numbers_of_groups(pool: Pool) -> None:
-    ranks = pool.run(4, reduce_in_subgroup, deadline=60)
+    ranks = pool.run(4, reduce_in_subgroup)
     assert agree(ranks)
     assert agree(ranks[0])
 

@@ -102,7 +102,7 @@ def train_slowly(rank: int, codec: object) -> list[str]:
 
 @pytest.mark.dist
 def test_a_run_is_warned_once(pool: Pool) -> None:
-    told, other = pool.run(2, train_slowly, Slow(), deadline=120.0)
+    told, other = pool.run(2, train_slowly, Slow())
     assert len(told) == 1
     assert told[0].startswith("gradwire: slow_for_payoff does not pay in this run. A step waits ")
     assert other == []

@@ -44,7 +44,18 @@ def test_the_h200_profiles_follow_from_their_records():
     made = runpy.run_path(str(ROOT / "docs" / "profiles.py"))["profiles"]()
     for name, profile in made.items():
         kept = ROOT / "src" / "gradwire" / "planner" / "data" / f"{name}.toml"
-        assert kept.read_text(encoding="utf-8") == dump(profile)
+        assert kept.read_text(encoding="utf-8") == dump(profile, None if name == "h200" else made["h200"])
+
+
+def test_what_a_profile_does_not_say_is_that_of_the_one_it_is_like():
+    own = replace(Profile.load("h200"), name="mine", models={})
+    text = dump(own, like=Profile.load("h200"))
+    assert len(text.splitlines()) < 10
+    assert parse(tomllib.loads(text)) == replace(own, models=Profile.load("h200").models)
+    faster = replace(own, inside=replace(own.inside, bits_per_second=1e9))
+    assert parse(tomllib.loads(dump(faster, like=Profile.load("h200")))).inside.bits_per_second == 1e9
+    with pytest.raises(ConfigError, match="profile mine: `like` must name a shipped profile, got 'h300'"):
+        parse(tomllib.loads(text.replace('"h200"', '"h300"')))
 
 
 def test_the_h200_knows_the_memory_of_what_was_measured_alone():

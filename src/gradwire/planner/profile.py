@@ -187,16 +187,21 @@ def names() -> list[str]:
 
 
 def _load(name: str) -> Profile:
-    shipped = files("gradwire.planner") / "data" / f"{name}.toml"
-    if shipped.is_file():
-        content, where = shipped.read_bytes(), name
-    else:
+    content = _shipped(name)
+    where = name
+    if content is None:
         path = LOCAL_FILE if name == LOCAL else Path(name)
         if not path.is_file():
             hint = "gradwire calibrate makes it" if name == LOCAL else suggestion(name, [*names(), LOCAL])
             raise UnknownName(f"no hardware profile {name!r}, and no file of that name; {hint}")
         content, where = path.read_bytes(), path.name
     return _parsed(content, where)
+
+
+def _shipped(name: str) -> bytes | None:
+    """The file of a shipped profile; None: there is none of that name."""
+    file = files("gradwire.planner") / "data" / f"{name}.toml"
+    return file.read_bytes() if file.is_file() else None
 
 
 @cache
@@ -216,7 +221,12 @@ def _parsed(content: bytes, where: str) -> Profile:
 
 
 def parse(content: Mapping[str, Any]) -> Profile:
-    """A profile from what a TOML file holds."""
+    """A profile from what a TOML file holds; tables that it has not are those of the shipped one that it is `like`."""
+    if "like" in content:
+        base = _shipped(content["like"])
+        if base is None:
+            raise ConfigError(f"profile {content['name']}: `like` must name a shipped profile, got {content['like']!r}")
+        content = tomllib.loads(base.decode()) | dict(content)
     network, inside, overlap = content["network"], content["inside"], content["overlap"]
     profile = Profile(
         name=content["name"],
