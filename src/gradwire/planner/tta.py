@@ -177,7 +177,7 @@ def groups(runs: Iterable[Run]) -> list[Group]:
     return [Group(tuple(sorted(alike, key=lambda run: run.seed))) for alike in found.values()]
 
 
-def _by_rate(found: Iterable[Group]) -> list[list[Group]]:
+def by_rate(found: Iterable[Group]) -> list[list[Group]]:
     """Groups that differ in nothing but the learning rate, in the order of the first."""
     alike: dict[str, list[Group]] = {}
     for group in found:
@@ -241,7 +241,7 @@ def utility(
             ", ".join(f"{n} {v}" for n, v in zip(SETUP, key, strict=True) if v is not None) for key in kinds
         )
         raise ConfigError(f"tta: runs of one set-up can be compared, got {len(kinds)}: {told or 'no run'}; choose one")
-    rates = _by_rate(groups(runs))
+    rates = by_rate(groups(runs))
     found = [tuned(each) for each in rates]
     run = found[0].first
     reference = next((g for g in found if g.first.codec == baseline and g.first.controller is None), None)
