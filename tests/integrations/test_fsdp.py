@@ -282,5 +282,5 @@ def page_by(rank, blocks):
 def test_the_page_is_right(pool: Pool):
     page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert pool.run(4, page_by, blocks) == [("bf16", True)] * 4

@@ -127,7 +127,8 @@ def attach(
             high="powersgd(rank=1)")``; needs `optimizer`, and `handle.end_epoch()` after each epoch.
         replicas: of a sharded model: those that hold the same shards, whose average is then compressed; None: the
             reduce-scatter among the shards is.
-        memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
+        memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(bits=8)"``, which takes a quarter
+            of the room.
         strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; for several ranks on
             each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
             auto, by the latency and bandwidth found now (two runs may then choose differently).
