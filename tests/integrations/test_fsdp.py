@@ -35,10 +35,11 @@ class Net(nn.Module):
         return self.last(self.norm(self.extra(hidden) if extra else hidden))
 
 
-def sharded(codec=None, place=SCATTER, policy=None, offload=None, **options):
+def sharded(codec=None, place=SCATTER, policy=None, offload=None, frozen=False, **options):
     """A model, and its handle; None instead of a codec: torch alone."""
     torch.manual_seed(0)
     model, world = Net(), dist.get_world_size()
+    model.extra.requires_grad_(not frozen)
     if place == REPLICAS:
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         over = mesh if codec is None else mesh["shard"]
@@ -97,6 +98,7 @@ VARIANTS = {
     "fp16 reduced": ({"policy": MixedPrecisionPolicy(reduce_dtype=torch.float16)}, {}),
     "accumulated": ({}, {"micro": 3}),
     "clipped": ({}, {"clip": 0.1}),
+    "frozen": ({"frozen": True}, {}),
     "offloaded": ({"offload": CPUOffloadPolicy(pin_memory=False)}, {}),
 }
 
@@ -203,6 +205,7 @@ def wrong_uses():
         "autopilot": lambda: attach(flat),
         "mode": lambda: attach(flat, "topk", mode="after_backward", workers=3, dry_run=True),
         "controller": lambda: attach(flat, controller=gradwire.Warmup(codec="topk")),
+        "error": lambda: attach(flat, "topk", nmse_every=3),
         "two meshes": lambda: attach(flat, "topk", replicas=mesh),
         "no optimizer": lambda: attach(flat, "topk", memory="error_feedback(by_learning_rate=True)"),
     }
@@ -235,6 +238,7 @@ def test_wrong_use_gets_a_sentence(pool: Pool):
     assert told["autopilot"].endswith('the autopilot is for DDP; name a codec for a sharded model, such as "bf16"')
     assert told["mode"] == "ConfigError: attach: a sharded model has no 'mode' and no 'workers'; leave it out"
     assert told["controller"] == "ConfigError: attach: a sharded model has no 'controller'; leave it out"
+    assert told["error"].startswith("ConfigError: attach: `nmse_every` measures the mean of replicas;")
     assert told["two meshes"].startswith("ConfigError: attach: `replicas` must be a mesh of one dimension, got ")
     assert told["no optimizer"].endswith("follows the learning rate; pass optimizer=...")
 

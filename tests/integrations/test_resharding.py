@@ -133,3 +133,14 @@ def test_a_parameter_that_is_cut_along_another_dimension_is_put_together_along_i
     found = resharded(states, at(1, 4), [layout], {"w": Parameter((3, 4), 1)})
     assert torch.equal(found["state"]["error"]["w"]["tensor"], flat(4))
     assert found["rank"] == 1
+
+
+def test_a_momentum_stays_where_it_was():
+    """Between replicas it is of a shard's mean, in the reduce-scatter of one rank's gradient."""
+    momentum = {"momentum": {"w": {"tensor": torch.ones(4), "start": 0}}}
+    saved = {"place": REPLICAS, "shard": [0, 1], "rank": 0, "workers": 1, "state": momentum, "common": {}}
+    here = {"place": SCATTER, "shard": [0, 1], "rank": 0, "workers": 1}
+    with pytest.raises(
+        gradwire.StateMismatch, match="holds 'momentum' of 'w', which has no meaning in the reduce-scatter"
+    ):
+        resharded([saved], here, [Layout.of([("w", (4,))])], {"w": Parameter((4,), 0)})

@@ -197,7 +197,7 @@ class BaseHandle(ABC):
         """
         Check("watch").integer("every", every, 1)
         model = self._watched_model()
-        about = described(dist.get_world_size(), type(model).__name__.removeprefix("FSDP"), about or {})
+        about = described(self._world, type(model).__name__.removeprefix("FSDP"), about or {})
         if not self._tells:
             return
         what = {**about, **self._about()}
@@ -208,6 +208,11 @@ class BaseHandle(ABC):
         monitor = Monitor(self._progress, self.stats, every, told, closers, *seen, judges=self._judges)
         self._let_watch(monitor)
         weakref.finalize(model, monitor.close)  # also at the end of the process
+
+    @property
+    def _world(self) -> int:
+        """Ranks in all."""
+        return self.engine.workers
 
     @property
     def _tells(self) -> bool:

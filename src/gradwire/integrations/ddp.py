@@ -178,15 +178,18 @@ def attach(
         raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
     checked = steps_between(check)
     module = cast(nn.Module, model)  # `FSDPModule` is mixed into one
-    make = partial(
-        Engine, strategy=strategy, tensors=tensors, seed=seed, nmse_every=nmse_every or checked, graphs=graphs
-    )
+    measured = 0 if dry_run else nmse_every or checked
+    make = partial(Engine, strategy=strategy, tensors=tensors, seed=seed, nmse_every=measured, graphs=graphs)
     one = partial(make, codec, memory=memory, controller=controller)
     if is_sharded(module):
         from gradwire.integrations.fsdp import attach_sharded
 
         told = {"task": task, "controller": controller, "mode": mode != "overlap", "workers": workers}
         _not_sharded([name for name, value in told.items() if value], autopilot)
+        if nmse_every and replicas is None:
+            raise ConfigError(
+                "attach: `nmse_every` measures the mean of replicas; a reduce-scatter has no such, leave it out"
+            )
         return attach_sharded(module, one, replicas, optimizer, scaler, check=checked, dry_run=dry_run)
     if dry_run:
         return tried(module, one, mode, workers)

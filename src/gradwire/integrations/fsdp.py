@@ -215,6 +215,10 @@ class ReplicaHandle(ShardedHandle):
     def _replicas(self) -> Mapping[str, Tensor]:
         return {name: shard for part in self._parts for name, shard in part.shards.items()}
 
+    @property
+    def _world(self) -> int:
+        return self.engine.workers * dist.get_world_size(self._parts[0].ranks)
+
     def detach(self) -> None:
         """Average no longer. The replicas then go apart: attach again, or train no more."""
         super().detach()

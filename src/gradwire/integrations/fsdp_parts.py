@@ -125,7 +125,7 @@ def parts(model: nn.Module) -> list[Part]:
     if not found:
         raise Incompatible("attach: no parameter of this sharded model gets a gradient, so there is nothing to reduce")
     for part in found:
-        if part.ranks != found[0].ranks:
+        if dist.get_process_group_ranks(part.ranks) != dist.get_process_group_ranks(found[0].ranks):
             raise Incompatible(
                 f"attach: {part.where!r} is sharded over other ranks than {found[0].where or 'the model'!r}, and a "
                 "handle has one group of ranks. Call fully_shard with one mesh."

@@ -19,6 +19,7 @@ from gradwire.checkpoint import averaged
 from gradwire.core.errors import StateMismatch
 from gradwire.core.layout import Layout
 from gradwire.integrations.fsdp_parts import Parameter
+from gradwire.memory.base import ERROR
 
 State = Mapping[str, Any]
 AT = ("place", "shard", "rank", "workers")  # which rank of which mesh a state is of
@@ -65,16 +66,22 @@ def resharded(
     by_rank = {(s["shard"][0], s["rank"]): s for s in states}
     means = [averaged([by_rank[m] for m in members], at["rank"] == 0) for members in _members(first)]
     before, after = first["shard"][1], at["shard"][1]
+    moves = first["place"] != at["place"]
     kept: dict[str, dict[str, dict[str, Any]]] = {}
     for kind in {kind for mean in means for kind in mean["state"]}:
         for name in {n for mean in means for n in mean["state"].get(kind, {})}:
             if name not in parameters:
                 raise StateMismatch(f"gradwire: this state is of a model with a parameter {name!r}, which this has not")
+            if moves and kind != ERROR:
+                raise StateMismatch(
+                    f"gradwire: this state holds {kind!r} of {name!r}, which has no meaning in the {at['place']}; "
+                    f"compress in the {first['place']} as before, or start without it"
+                )
             pieces = [mean["state"][kind][name] for mean in means if name in mean["state"].get(kind, {})]
             whole = _cut_anew(_joined(pieces), parameters[name], before, after)
             low, high = _held(name, layouts)
             kept.setdefault(kind, {})[name] = {"tensor": _between(whole, low, high), "start": low}
-    same = (first["place"], before) == (at["place"], after)
+    same = not moves and before == after
     common = means[at["shard"][0]]["common"] if same and at["place"] == REPLICAS else {}
     return {**first, **at, "state": kept, "common": common}
 
