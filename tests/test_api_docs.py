@@ -44,6 +44,7 @@ MODULES = [
     "gradwire.grace",
     "gradwire.grace.adapter",
     "gradwire.integrations.autopilot",
+    "gradwire.integrations.base_handle",
     "gradwire.integrations.checks",
     "gradwire.integrations.dcp",
     "gradwire.integrations.ddp",

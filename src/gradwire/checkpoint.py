@@ -223,7 +223,8 @@ def averaged(states: Sequence[Mapping[str, Any]], first: bool) -> dict[str, Any]
             if first:
                 kept.setdefault(OWNER_ERROR, {})[name] = into
         for _, start, piece in (p for p in pieces if p[0] == name):
-            into["tensor"].view(-1)[start : start + piece.numel()] += piece
+            at = start - into["start"]
+            into["tensor"].view(-1)[at : at + piece.numel()] += piece
     return {"state": kept, "common": _means([s["common"] for s in states], nodes)}
 
 

@@ -169,6 +169,8 @@ class Engine(Steps):
             anybody = dict(zip(used, dense[:, unit.rest.numel :].split(1, 1), strict=True))
             for part in parts:
                 part.hold_unused(anybody)
+        for part in parts:
+            part.keep()
         if unit.rest.segments:
             ctx = self.context(unit.rest, index, writes, None, rest, rescale)
             mean = self.memory.uncompressed(dense[:, : unit.rest.numel], ctx)

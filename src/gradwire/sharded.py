@@ -49,4 +49,6 @@ def reduce_scatter(engine: Engine, x: Tensor, layout: Layout, out: Tensor) -> Pr
     ctx = engine.context(layout, 0, writes, None, source, engine.rescale())
     source, feedback = engine.memory.prepare(source, ctx)
     flag = yield from scattered(fitted.running, source, shard, out, feedback, ctx)
+    if feedback is not None:
+        engine.memory.keep(feedback, ctx)
     return UnitResult(out, (flag,), None, (writes,))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +20,7 @@ from gradwire.collectives.choose import parse
 from gradwire.collectives.trace import TracedExchange
 from gradwire.core.codec import Codec, Strategy, codecs
 from gradwire.core.errors import GradwireError
+from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.core.registry import Check
@@ -28,6 +30,7 @@ from gradwire.kernels.random import normal
 MOST_WORKERS = 16_384  # shards are cut one by one; what a worker sends hardly changes above
 STEPS = 6  # of noise, until the memory of a codec without a fixed size has filled
 SCALE = 1e-3  # of the noise
+Reduce: TypeAlias = Callable[[Engine, torch.Tensor, Layout], Program[Any]]
 ROUNDS = "rounds"  # no strategy: the codec runs its own rounds of exchanges
 
 
@@ -130,7 +133,12 @@ def _run(
 
 
 def _last_step(
-    engine: Engine, layout: Layout, device: str, steps: int, dtype: torch.dtype = torch.float32
+    engine: Engine,
+    layout: Layout,
+    device: str,
+    steps: int,
+    dtype: torch.dtype = torch.float32,
+    program: Reduce = Engine.reduce,
 ) -> tuple[list[TracedExchange], int]:
     """The exchanges of the last of `steps` steps of a fresh engine, and the bytes that it keeps."""
     first = 0 if engine.memory.has_state else steps - 1  # without a memory no step knows of those before it
@@ -139,7 +147,7 @@ def _last_step(
     with torch.no_grad():
         for step in range(first, steps):
             x = SCALE * normal(Random(step=step).common("trace"), (1, layout.numel), torch.device(device))
-            exchanges, result = driver.run(engine.reduce(x.to(dtype), layout), engine.workers, engine.ranks[0])
+            exchanges, result = driver.run(program(engine, x.to(dtype), layout), engine.workers, engine.ranks[0])
             kept = sum(one.kept_bytes for one in result.writes)
             if step + 1 < steps or device != "meta":
                 engine.finish_step([result])
@@ -164,13 +172,19 @@ class UnitTrace:
         return sum(e.handed_bytes + e.received_bytes for e in self.exchanges)
 
 
-def trace_unit(make: Callable[[], Engine], layout: Layout, dtype: torch.dtype = torch.float32) -> UnitTrace:
+def trace_unit(
+    make: Callable[[], Engine],
+    layout: Layout,
+    dtype: torch.dtype = torch.float32,
+    program: Reduce = Engine.reduce,
+) -> UnitTrace:
     """Trace a unit of a real set-up, memory included.
 
     Args:
         make: makes the engine; a fresh one each time.
         layout: the unit's tensors.
         dtype: of the gradient.
+        program: what the engine does with a gradient and its layout.
 
     >>> trace_unit(lambda: Engine("topk", workers=4), Layout.of([("w", (100, 100))])).kept_bytes
     80000
@@ -178,11 +192,11 @@ def trace_unit(make: Callable[[], Engine], layout: Layout, dtype: torch.dtype = 
     engine = make()
     if engine.codec.traits.fixed_size:
         try:
-            exchanges, kept = _last_step(engine, layout, "meta", 1, dtype)
+            exchanges, kept = _last_step(engine, layout, "meta", 1, dtype, program)
             return UnitTrace(tuple(exchanges), kept)
         except GradwireError:
             raise
         except (NotImplementedError, RuntimeError):  # a codec that looks at its data
             pass
-    exchanges, kept = _last_step(make(), layout, "cpu", STEPS, dtype)
+    exchanges, kept = _last_step(make(), layout, "cpu", STEPS, dtype, program)
     return UnitTrace(tuple(exchanges), kept)

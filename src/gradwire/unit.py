@@ -129,6 +129,11 @@ class UnitPart:
             self._write(place, torch.where(unused, 0.0, mean))
             self._hold_owners(name, unused)
 
+    def keep(self) -> None:
+        """What is left of the gradient is known: let the memory keep it."""
+        if self.feedback is not None:
+            self.memory.keep(self.feedback, self.ctx)
+
     def _place(self, name: str) -> slice:
         return self.ctx.layout.find(self.ctx.layout.segments[self.ctx.layout.names.index(name)])
 

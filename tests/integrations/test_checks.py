@@ -115,7 +115,7 @@ def test_a_lossless_codec_that_is_not_what_ddp_computes_is_found(pool: Pool) -> 
     (told,) = first
     assert second == []  # what all see, rank 0 tells
     assert told.startswith("gradwire check, step 0: codec lying says that it loses nothing, and 1 of ")
-    assert "elements of a bucket are not what plain DDP computes, the first in '" in told
+    assert "elements of a unit are not what torch computes, the first in '" in told
     assert told.endswith("(handle.detach()), and report the codec.")
     assert seen["warnings"] == {"lossless": told}
 

@@ -19,8 +19,7 @@ import gradwire
 pytestmark = pytest.mark.dist
 REPLICAS, SCATTER = "replicas", "reduce-scatter"
 STEPS = 12
-LOSSY = ["topk(ratio=0.1)", "efsignsgd"]
-CODECS = ["bf16", "blockint(bits=8)", "blockint(bits=4)", *LOSSY]
+CODECS = ["bf16", "blockint(bits=8)", "blockint(bits=4)", "topk(ratio=0.1)", "efsignsgd"]
 
 
 class Net(nn.Module):
@@ -36,10 +35,11 @@ class Net(nn.Module):
         return self.last(self.norm(self.extra(hidden) if extra else hidden))
 
 
-def sharded(codec=None, place=SCATTER, policy=None, offload=None, **options):
+def sharded(codec=None, place=SCATTER, policy=None, offload=None, frozen=False, **options):
     """A model, and its handle; None instead of a codec: torch alone."""
     torch.manual_seed(0)
     model, world = Net(), dist.get_world_size()
+    model.extra.requires_grad_(not frozen)
     if place == REPLICAS:
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
         over = mesh if codec is None else mesh["shard"]
@@ -85,7 +85,12 @@ def outcome(rank, codec, place, made=None, trained=None, attached=None):
     return whole(model), float(loss) / dist.get_world_size(), None if handle is None else handle.stats()
 
 
-WAYS = [(SCATTER, 2), (SCATTER, 3), (REPLICAS, 4)]
+def outcomes(rank, codecs, place, made=None, trained=None):
+    """Of torch alone, and of each codec: one process group for all."""
+    return [outcome(rank, codec, place, made, trained) for codec in (None, *codecs)]
+
+
+WAYS = [(SCATTER, 2), (SCATTER, 4), (REPLICAS, 4)]
 VARIANTS = {
     "plain": ({}, {}),
     "bf16": ({"policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}, {}),
@@ -93,56 +98,49 @@ VARIANTS = {
     "fp16 reduced": ({"policy": MixedPrecisionPolicy(reduce_dtype=torch.float16)}, {}),
     "accumulated": ({}, {"micro": 3}),
     "clipped": ({}, {"clip": 0.1}),
+    "frozen": ({"frozen": True}, {}),
     "offloaded": ({"offload": CPUOffloadPolicy(pin_memory=False)}, {}),
 }
 
 
 @pytest.mark.parametrize("place, world", WAYS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_none_is_torch_bit_for_bit(pool: Pool, place, world, variant):
-    made, trained = VARIANTS[variant]
-    plain = pool.run(world, outcome, None, place, made, trained)
-    ours = pool.run(world, outcome, "none", place, made, trained)
-    for (wanted, *_), (got, _, stats) in zip(plain, ours, strict=True):
+def test_none_is_torch_bit_for_bit_and_a_codec_is_close_in_every_habit_of_training(pool: Pool, place, world, variant):
+    found = pool.run(world, outcomes, ["none", "blockint(bits=8)"], place, *VARIANTS[variant], deadline=150.0)
+    for (wanted, _, _), (got, _, stats), _ in found:
         if (place, variant) == (REPLICAS, "fp16 reduced"):  # torch divides by other powers of two there
             assert torch.allclose(got, wanted, atol=1e-4)
         else:
             assert torch.equal(got, wanted)
         assert stats["skipped_steps"] == 0
+    (_, loss, _), _, (weights, codec_loss, stats) = found[0]
+    assert codec_loss == pytest.approx(loss, rel=0.01)
+    assert stats["steps"] == STEPS
+    assert all(torch.equal(rank[2][0], weights) for rank in found)
 
 
 @pytest.mark.parametrize("place, world", WAYS)
-@pytest.mark.parametrize("codec", CODECS)
-def test_codecs_train_beside_torch_and_send_less(pool: Pool, codec, place, world):
-    plain = pool.run(world, outcome, None, place)
-    ours = pool.run(world, outcome, codec, place, deadline=150.0)
-    assert all(torch.equal(weights, ours[0][0]) for weights, *_ in ours)
-    assert ours[0][1] < plain[0][1] + (0.3 if codec in LOSSY else 0.02)
-    stats = ours[0][2]
-    elements = plain[0][0].numel()
+def test_codecs_train_beside_torch_and_send_less(pool: Pool, place, world):
+    codecs = CODECS + (["powersgd(rank=4)"] if place == REPLICAS else [])
+    found = pool.run(world, outcomes, codecs, place, deadline=300.0)
+    plain = found[0][0]
+    elements = plain[0].numel()
     whole_bytes = 4 * elements * (world - 1) / world if place == SCATTER else 4 * elements / (world // 2)
-    assert stats["steps"] == STEPS
-    assert 0 < stats["sent_bytes_per_step"] < 0.55 * whole_bytes
-    assert (stats["residual_norm"] is None) == (codec == "bf16")
+    for i, codec in enumerate(codecs, 1):
+        weights, loss, stats = found[0][i]
+        assert all(torch.equal(rank[i][0], weights) for rank in found), codec
+        assert loss < plain[1] + (0.02 if "int" in codec or codec == "bf16" else 0.3), codec
+        assert stats["steps"] == STEPS
+        assert 0 < stats["sent_bytes_per_step"] < 0.55 * whole_bytes, codec
+        assert (stats["residual_norm"] is None) == (codec == "bf16")
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "plain"])
-def test_in_every_habit_of_training(pool: Pool, variant):
-    made, trained = VARIANTS[variant]
-    for place, world in ((SCATTER, 2), (REPLICAS, 4)):
-        plain = pool.run(world, outcome, None, place, made, trained)
-        ours = pool.run(world, outcome, "blockint(bits=8)", place, made, trained)
-        assert ours[0][1] == pytest.approx(plain[0][1], rel=0.01)
-        assert ours[0][2]["steps"] == STEPS
-        assert all(torch.equal(weights, ours[0][0]) for weights, *_ in ours)
-
-
-def resumed(rank, codec, place):
-    model, handle = sharded(codec, place)
+def resumed(rank, codec, place, memory):
+    model, handle = sharded(codec, place, memory=memory)
     train(model, rank, range(4))
     weights, state = {n: p.detach().clone() for n, p in model.named_parameters()}, handle.state_dict()
     train(model, rank, range(4, 8))
-    again, other = sharded(codec, place)
+    again, other = sharded(codec, place, memory=memory)
     with torch.no_grad():
         for name, p in again.named_parameters():
             p.copy_(weights[name])
@@ -151,36 +149,11 @@ def resumed(rank, codec, place):
     return torch.equal(whole(model), whole(again)), float(handle.stats()["residual_norm"])
 
 
-@pytest.mark.parametrize("place, world", [(SCATTER, 3), (REPLICAS, 4)])
-def test_a_saved_state_goes_on_bit_for_bit(pool: Pool, place, world):
-    for same, owed in pool.run(world, resumed, "topk(ratio=0.1)", place):
+@pytest.mark.parametrize("place, world, memory", [(SCATTER, 3, "error_feedback(bits=8)"), (REPLICAS, 4, "default")])
+def test_a_saved_state_goes_on_bit_for_bit(pool: Pool, place, world, memory):
+    for same, owed in pool.run(world, resumed, "topk(ratio=0.1)", place, memory):
         assert same
         assert owed > 0
-
-
-def loaded_elsewhere(rank):
-    told = []
-    _, scatter = sharded("topk", SCATTER)
-    _, replicas = sharded("topk", REPLICAS)
-    for handle, state in (
-        (replicas, scatter.state_dict()),
-        (scatter, [scatter.state_dict()]),
-        (scatter, {k: v for k, v in scatter.state_dict().items() if k not in ("place", "shard")}),
-    ):
-        with pytest.raises(gradwire.StateMismatch) as problem:
-            handle.load_state_dict(state)
-        told.append(str(problem.value))
-    return told
-
-
-def test_a_state_of_another_mesh_is_refused(pool: Pool):
-    first, second, third = pool.run(4, loaded_elsewhere)[3]
-    assert first == (
-        "gradwire: this state was saved by one with shard 3 of 4 and a codec in its reduce-scatter, and this rank is "
-        "one with shard 1 of 2 and a codec in its replicas; resume on the mesh that saved it, or start without it"
-    )
-    assert second.endswith("each rank's own state, on the mesh that saved it; pass one")
-    assert third.startswith("gradwire: this state was saved by a model that is not sharded, and this rank is one with")
 
 
 def with_unused(rank, place, told):
@@ -202,54 +175,72 @@ def test_parameters_without_gradients_need_a_line(pool: Pool):
     assert "Call model.set_reduce_scatter_unused_params(True)" in failures[0].message
 
 
-def refused(rank, what):
-    world = dist.get_world_size()
-    torch.manual_seed(0)
-    model = Net()
-    if what == "two dimensions":
-        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
-        fully_shard(model, mesh=mesh)
-        gradwire.attach(model, "topk")
-    elif what == "powersgd":
-        sharded("powersgd")
-    elif what == "twice":
-        model, _ = sharded("topk", REPLICAS)
-        gradwire.attach(model, "topk")
+class Odd(nn.Module):
+    """What has gradients that cannot be compressed."""
+
+    def __init__(self, dtype=torch.float32, sparse=False):
+        super().__init__()
+        self.embedded = nn.Embedding(8, 4, sparse=sparse)
+        self.weight = nn.Parameter(torch.zeros(8, 4, dtype=dtype))
 
 
-@pytest.mark.parametrize(
-    "what, message",
-    [
-        ("two dimensions", 'gradwire.attach(model, codec, replicas=mesh["replicate"])'),
-        ("powersgd", "powersgd cannot run in a reduce-scatter: a shard of its gradient cannot be encoded by itself"),
-        ("twice", "has an all-reduce hook already; a model takes one"),
-    ],
-)
-def test_wrong_use_gets_a_sentence(pool: Pool, what, message):
-    for failure in pool.outcomes(4, refused, what):
-        assert failure.kind == "Incompatible"
-        assert message in failure.message
+def fully_sharded(model, **how):
+    fully_shard(model, mesh=how.pop("mesh", None) or init_device_mesh("cpu", (dist.get_world_size(),)))
+    return model
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, 'attach: the autopilot is for DDP; name a codec for a sharded model, such as "bf16"'),
-        ({"codec": "topk", "check": True}, "attach: a sharded model has no 'check'; leave it out"),
-        (
-            {"codec": "topk", "mode": "after_backward", "nmse_every": 3},
-            "attach: a sharded model has no 'mode' and no 'nmse_every'; leave it out",
-        ),
-    ],
-)
-def test_what_is_for_ddp_alone_is_refused(pool: Pool, options, message):
-    for failure in pool.outcomes(2, attached_with, options):
-        assert (failure.kind, failure.message) == ("ConfigError", message)
+def wrong_uses():
+    """What is refused, and how."""
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    hooked, _ = sharded("topk", REPLICAS)
+    flat, _ = sharded()
+    attach = gradwire.attach
+    return {
+        "two dimensions": lambda: attach(fully_sharded(Net(), mesh=mesh), "topk"),
+        "powersgd": lambda: attach(flat, "powersgd"),
+        "powersgd, dry": lambda: attach(flat, "powersgd", dry_run=True),
+        "twice": lambda: attach(hooked, "topk"),
+        "sparse": lambda: attach(fully_sharded(Odd(sparse=True)), "topk"),
+        "complex": lambda: attach(fully_sharded(Odd(torch.complex64)), "topk"),
+        "autopilot": lambda: attach(flat),
+        "mode": lambda: attach(flat, "topk", mode="after_backward", workers=3, dry_run=True),
+        "controller": lambda: attach(flat, controller=gradwire.Warmup(codec="topk")),
+        "error": lambda: attach(flat, "topk", nmse_every=3),
+        "two meshes": lambda: attach(flat, "topk", replicas=mesh),
+        "no optimizer": lambda: attach(flat, "topk", memory="error_feedback(by_learning_rate=True)"),
+    }
 
 
-def attached_with(rank, options):
-    model, _ = sharded()
-    gradwire.attach(model, **options)
+def refusals(rank):
+    told = {}
+    for name, use in wrong_uses().items():
+        with pytest.raises(gradwire.GradwireError) as problem:
+            use()
+        told[name] = f"{type(problem.value).__name__}: {problem.value}"
+    return told
+
+
+def test_wrong_use_gets_a_sentence(pool: Pool):
+    told = pool.run(4, refusals)[1]
+    assert told["two dimensions"].startswith(
+        "Incompatible: attach: FSDPNet is on a mesh of two dimensions, where torch"
+    )
+    assert told["two dimensions"].endswith('gradwire.attach(model, codec, replicas=mesh["replicate"])')
+    assert told["powersgd"] == told["powersgd, dry"]
+    assert told["powersgd"].startswith("Incompatible: powersgd cannot run in a reduce-scatter: a shard of its gradient")
+    assert (
+        told["twice"]
+        == "Incompatible: attach: FSDPNet has an all-reduce hook already; a model takes one. Take it away."
+    )
+    assert "embedded.weight" in told["sparse"]
+    assert "'weight'" in told["complex"]
+    assert "complex64" in told["complex"]
+    assert told["autopilot"].endswith('the autopilot is for DDP; name a codec for a sharded model, such as "bf16"')
+    assert told["mode"] == "ConfigError: attach: a sharded model has no 'mode' and no 'workers'; leave it out"
+    assert told["controller"] == "ConfigError: attach: a sharded model has no 'controller'; leave it out"
+    assert told["error"].startswith("ConfigError: attach: `nmse_every` measures the mean of replicas;")
+    assert told["two meshes"].startswith("ConfigError: attach: `replicas` must be a mesh of one dimension, got ")
+    assert told["no optimizer"].endswith("follows the learning rate; pass optimizer=...")
 
 
 def back_to_torch(rank, place):
@@ -295,5 +286,5 @@ def page_by(rank, blocks):
 def test_the_page_is_right(pool: Pool):
     page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     assert pool.run(4, page_by, blocks) == [("bf16", True)] * 4

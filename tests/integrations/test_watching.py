@@ -21,6 +21,7 @@ import gradwire
 from gradwire.core.moments import Exchanged, moment
 from gradwire.core.records import load
 from gradwire.integrations.monitor import WARM_UP, Monitor, Progress
+from gradwire.integrations.ways import DDP
 from gradwire.integrations.window import Window
 from gradwire.tracing import trace
 from gradwire.trackers import open_tracker
@@ -291,16 +292,6 @@ def test_a_window_in_words_and_as_curves() -> None:
     assert "gradwire/compression_ratio" not in alone.values
 
 
-class FakeBucket:
-    """The only bucket of a step."""
-
-    def index(self) -> int:
-        return 0
-
-    def buffer(self) -> Tensor:
-        return torch.zeros(1000)
-
-
 def test_on_a_gpu_nobody_waits_and_late_moments_count_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that is two steps behind the host."""
     StreamEvent.reset()
@@ -313,10 +304,10 @@ def test_on_a_gpu_nobody_waits_and_late_moments_count_later(monkeypatch: pytest.
         return Progress(steps, 100.0 * steps, None, Exchanged(*marks))
 
     stats = {"codec": "topk", "residual_norm": None, "nmse": None, "skipped_steps": 0}
-    monitor = Monitor(progress, lambda: stats, 10, [told.append], [], device, 2, judges=True)
+    monitor = Monitor(progress, lambda: stats, 10, [told.append], [], device, 2, DDP, judges=True)
     for steps in range(21):
         StreamEvent.launched, StreamEvent.done = 20.0 * steps, 20.0 * (steps - 2)
-        monitor.on_bucket(FakeBucket())  # type: ignore[arg-type]
+        monitor.on_gradient(torch.zeros(1000), first=True)
     assert StreamEvent.waits == 0
     assert [(w.step, len(w.seconds)) for w in told] == [(10, 10 - WARM_UP - 2), (20, 10)]
     assert set(told[1].seconds) == {0.02}

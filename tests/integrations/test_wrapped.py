@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from given import agree, message, network, same, train, weights
 from ranks import Pool
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -41,6 +46,35 @@ def test_ddp_over_a_compiled_module_trains(pool: Pool) -> None:
     found = pool.run(2, train_compiled, None, True)
     assert agree([w for w, _ in found])
     assert found[0][1]["steps"] == 4
+
+
+def train_compiled_shards(rank: int, codec: str | None, how: str) -> tuple[Tensor, int]:
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch, about itself, while it compiles
+    model = network()
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    if how == "method":
+        model.compile()
+    compiled = torch.compile(model, backend="aot_eager") if how == "function" else model
+    handle = None if codec is None else gradwire.attach(compiled, codec)
+    train(compiled, torch.optim.SGD(model.parameters(), lr=0.1), range(4))
+    weights = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+    return weights, 0 if handle is None else handle.stats()["steps"]
+
+
+def compiled_shards(rank: int, how: str) -> list[tuple[Tensor, int]]:
+    return [train_compiled_shards(rank, codec, how) for codec in (None, "none", "topk(ratio=0.1)")]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("how", [pytest.param("method", marks=pytest.mark.sweep), "function"])
+def test_a_compiled_sharded_model_trains(pool: Pool, how: str) -> None:
+    if how == "method" and shutil.which(os.environ.get("CXX", "c++")) is None:
+        pytest.skip("model.compile() needs a C++ compiler on a CPU, and there is none")
+    (plain, _), (none, _), (codec, steps) = pool.run(2, compiled_shards, how, deadline=150.0)[0]
+    assert torch.equal(plain, none)
+    assert not torch.equal(plain, codec)
+    assert steps == 4
+    assert float((codec - plain).norm() / plain.norm()) < 0.1
 
 
 def refuse_wrapped(rank: int) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core.layout import Layout
+from gradwire.core.packed import pack, packed_width, unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +67,46 @@ class Slot:
         """`pending`, the spare or another tensor like it, becomes what is kept."""
         self.current, self._spare = pending, self.current
 
+    @property
+    def values(self) -> Tensor | None:
+        """What is kept, as numbers: (rows, width); None: nothing yet."""
+        return self.current
+
+    def hold(self, values: Tensor) -> None:
+        """Keep these numbers from now on."""
+        self.turn(values)
+
     def pieces(self) -> Iterator[Piece]:
         """What is kept, by row and parameter, as views."""
-        if self.current is None:
+        values = self.values
+        if values is None:
             return
         for row, layout in enumerate(self.layouts):
-            kept = self.current[row, : layout.numel]
+            kept = values[row, : layout.numel]
             for segment, piece in zip(layout.segments, layout.split(kept), strict=True):
                 yield Piece(row, segment.name, Entry(piece, segment.start))
 
     def shares_names(self, names: set[str]) -> bool:
         return any(not names.isdisjoint(layout.names) for layout in self.layouts)
+
+
+class PackedSlot(Slot):
+    """The same in a quarter of the room, 8 bits for an element: see `core.packed`. Pieces are copies."""
+
+    def spare(self, device: torch.device) -> Tensor:
+        """Where the next state may be packed to: (rows, packed width) of int8."""
+        if self._spare is None:
+            self._spare = torch.zeros((len(self.layouts), packed_width(self.width)), dtype=torch.int8, device=device)
+        return self._spare
+
+    @property
+    def values(self) -> Tensor | None:
+        """What is kept, unpacked."""
+        return None if self.current is None else unpack(self.current, self.width)
+
+    def hold(self, values: Tensor) -> None:
+        """Keep these numbers from now on, each rounded to the nearest that can be kept."""
+        self.turn(pack(values, 0.5, self.spare(values.device)))
 
 
 class Common(Slot):

@@ -32,7 +32,7 @@ class Store:
     def __init__(self) -> None:
         self._alone: dict[str, dict[str, Entry]] = {}  # what all workers have alike: kind, parameter
         self._commons: dict[str, dict[Layout, Common]] = {}  # the same, many parameters in one
-        self._slots: dict[str, dict[tuple[tuple[Layout, ...], int], Slot]] = {}
+        self._slots: dict[str, dict[tuple[tuple[Layout, ...], int, type[Slot]], Slot]] = {}
         self._loose: dict[str, list[Piece]] = {}  # in no slot: just loaded, or left behind by another layout
         self._lock = threading.RLock()  # units are reduced side by side, in threads
         self.changes = 0  # of what is kept where; what slots hold does not count
@@ -138,13 +138,13 @@ class Store:
         own = (p.entry for p in self.pieces(kind) if (p.row, p.name) == (row, name))
         return self.alike(kind, name) or next(own, None)
 
-    def slot(self, kind: str, layouts: Sequence[Layout], width: int) -> Slot:
+    def slot(self, kind: str, layouts: Sequence[Layout], width: int, form: type[Slot] = Slot) -> Slot:
         """The slot of a unit, filled with what is kept for its elements when it is first asked for."""
-        key = (tuple(layouts), width)
+        key = (tuple(layouts), width, form)
         with self._lock:
             slots = self._slots.setdefault(kind, {})
             if key not in slots:
-                slots[key] = self._filled(kind, Slot(*key))
+                slots[key] = self._filled(kind, form(layouts, width))
                 self.changes += 1
             return slots[key]
 
@@ -186,7 +186,7 @@ class Store:
         for row, layout in enumerate(slot.layouts):
             for segment, offset in zip(layout.segments, layout.offsets, strict=True):
                 wanted.setdefault((row, segment.name), []).append((segment, offset))
-        left = []
+        left, filled = [], None
         for piece in loose:
             taken = piece.entry.start  # what comes before is in the slot, or left
             for segment, offset in sorted(wanted.get((piece.row, piece.name), []), key=lambda found: found[0].start):
@@ -194,16 +194,17 @@ class Store:
                 if low >= high:
                     continue
                 kept, first = piece.entry.between(low, high), offset + low - segment.start
-                if slot.current is None:
-                    slot.turn(slot.spare(kept.device))
-                assert slot.current is not None
-                slot.current[piece.row, first : first + high - low] = kept
+                if filled is None:
+                    filled = torch.zeros((len(slot.layouts), slot.width), device=kept.device)
+                filled[piece.row, first : first + high - low] = kept
                 left += [piece.cut(taken, low)] if taken < low else []
                 taken = high
             if taken == piece.entry.start:  # none of it is wanted: it stays as it is
                 left += [piece] if piece.entry.tensor.numel() else []
             elif taken < piece.entry.stop:
                 left.append(piece.cut(taken, piece.entry.stop))
+        if filled is not None:
+            slot.hold(filled)
         self._loose[kind] = left
         return slot
 
@@ -282,9 +283,9 @@ class Transaction:
 
     # what each worker has for itself, for a whole unit
 
-    def slot(self, kind: str, layout: Layout) -> Slot:
-        """The workers' state of this kind for the elements of `layout`."""
-        return self.store.slot(kind, (layout,) * self.rows, layout.numel)
+    def slot(self, kind: str, layout: Layout, form: type[Slot] = Slot) -> Slot:
+        """The workers' state of this kind for the elements of `layout`; `form` says how it is kept."""
+        return self.store.slot(kind, (layout,) * self.rows, layout.numel, form)
 
     def flat(self, kind: str, layout: Layout) -> Tensor | None:
         """What the workers keep for the elements of `layout`, (rows, numel); None where nothing is kept.

@@ -69,8 +69,6 @@ class Autopilot(Handle):
         scaler: as for `attach`.
     """
 
-    _tries_plain_ddp = True
-
     def __init__(
         self,
         model: DistributedDataParallel,
@@ -189,6 +187,10 @@ class Autopilot(Handle):
         """Of all ranks' numbers."""
         own = torch.tensor([[value]], dtype=torch.float64, device=self._session.device)
         return self._session.run(_maximum(own))
+
+    @property
+    def _judges(self) -> bool:  # it tries plain DDP, and so knows whether a codec pays
+        return False
 
     def _about(self) -> dict[str, Any]:
         return super()._about() | {"configuration": AUTO, "memory": "default"}

@@ -3,7 +3,7 @@
 In a checked step
 
 1. parameters are compared over the ranks, by a checksum of each: replicas must be equal to the last bit;
-2. of a lossless codec, every bucket is compared with what plain DDP computes, bit for bit;
+2. of a lossless codec, every unit is compared with what torch computes, bit for bit;
 3. of any other, the error of the result against the exact mean is measured, as `nmse_every` does;
 4. of a memory, the norm of what is owed is compared with that of the gradient.
 
@@ -15,25 +15,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
-from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.core.exchange import Gather, Payload, Program
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check
 from gradwire.core.traits import Traits
 from gradwire.engine import Engine
-from gradwire.integrations.handle import Handle
-from gradwire.integrations.parameters import reduced_parameters
 from gradwire.memory.base import Memory
-from gradwire.session import residual_norms
+from gradwire.session import Session, residual_norms
 
 EVERY = 100  # steps
 REPLICAS, LOSSLESS, ERROR, RESIDUAL = "replicas", "lossless", "error", "residual"
@@ -53,86 +49,63 @@ def steps_between(check: bool | int) -> int:
     return check
 
 
-class CheckedHandle(Handle):
-    """A handle that looks at its own work.
+class Checks:
+    """Looks at the work of one rank's session.
 
     Args:
-        model: wrapped in DistributedDataParallel.
-        engine: codec, memory and strategy of this rank.
-        mode: as for `attach`.
-        optimizer: as for `attach`.
-        scaler: as for `attach`.
+        session: of one codec.
+        replicas: the parameters that all its ranks must have alike, just now.
         every: steps between two checks.
     """
 
-    def __init__(
-        self,
-        model: DistributedDataParallel,
-        engine: Engine,
-        mode: str,
-        optimizer: torch.optim.Optimizer | None,
-        scaler: torch.amp.GradScaler | None,
-        every: int,
-    ) -> None:
-        super().__init__(model, engine, mode, optimizer, scaler)
-        self._every = every
+    def __init__(self, session: Session, replicas: Callable[[], Mapping[str, Tensor]], every: int) -> None:
+        self.engine, self.every = session.engine, every
+        self._session, self._replicas = session, replicas
         self._step, self._due = 0, False  # its number, and whether it is checked
-        self._before: list[tuple[Tensor, Tensor, Layout]] = []  # of a lossless codec: bucket, and the gradient in it
-        self._squares: list[Tensor] = []  # of this step's gradient, by bucket
+        self._before: list[tuple[Tensor, Tensor, Layout]] = []  # of a lossless codec: buffer, and the gradient in it
+        self._squares: list[Tensor] = []  # of this step's gradient, by unit
         self._largest = 0.0  # norm of a gradient, of all checked steps
         self._usual: list[float] = []  # the first errors
         self._told: dict[str, str] = {}  # warnings by kind
-        self._seen: dict[str, Any] = {"steps": 0, "error": None, "owed": None, "bound": bound(engine)}
+        self._seen: dict[str, Any] = {"steps": 0, "error": None, "owed": None, "bound": bound(self.engine)}
 
-    def on_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Take a bucket from DDP's hook, and look at it if its step is checked.
-
-        Args:
-            bucket: whose gradients are ready.
-        """
-        if self._session.alone:
-            return super().on_bucket(bucket)
-        if self._units.empty:
-            self._begin()
-        if self._due:
-            self._look_at(bucket)
-        future = super().on_bucket(bucket)
-        if bucket.is_last():
-            try:  # after the handle's own end of the step, and before DDP reads the results
-                torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-            except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)
-                self._finish()
-        return future
-
-    def stats(self) -> dict[str, Any]:
-        """Tell what has happened since `attach`, and under ``"checks"`` what the checks saw."""
-        return super().stats() | {"checks": {**self._seen, "warnings": dict(self._told)}}
-
-    def __repr__(self) -> str:
-        """What it does, in a few lines."""
-        return f"{super().__repr__()}\n  checked every {self._every} steps"
+    @property
+    def seen(self) -> dict[str, Any]:
+        """What was seen until now."""
+        return {**self._seen, "warnings": dict(self._told)}
 
     # ---------------------------------------------------------------- what is looked at
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """A step begins: compare parameters, if it is checked."""
         self._session.raise_error()
         self._before, self._squares = [], []
         self._step = self.engine.step
-        self._due = self._step % self._every == 0
+        self._due = self._step % self.every == 0
         if self._due:
             self._seen["steps"] += 1
             self._compare_replicas()
 
-    def _look_at(self, bucket: GradBucket) -> None:
-        """Before anything is written over it."""
-        buffer = bucket.buffer()
+    def look_at(self, buffer: Tensor, layout: Layout) -> None:
+        """A gradient is there: look at it, before anything is written over it.
+
+        Args:
+            buffer: flat, where the result will be.
+            layout: which parameter lies where.
+        """
+        if not self._due:
+            return
         self._squares.append(buffer.detach().float().square().sum())
         if self.engine.lossless:
-            self._before.append((buffer, buffer.detach().clone(), self._units.layout(bucket)))
+            self._before.append((buffer, buffer.detach().clone(), layout))
 
-    def _finish(self) -> None:
-        """All results of a step are there."""
-        squares = [(unit, s) for unit, s in zip(self._units.plan, self._session.squares, strict=True) if s is not None]
+    def finish(self, plan: Sequence[tuple[str, ...]]) -> None:
+        """All results of a step are there.
+
+        Args:
+            plan: the tensors of its units.
+        """
+        squares = [(unit, s) for unit, s in zip(plan, self._session.squares, strict=True) if s is not None]
         if not self._due and not squares:
             return
         if self._session.device.type == "cuda":
@@ -140,15 +113,14 @@ class CheckedHandle(Handle):
         if squares and not self.engine.lossless:
             self._look_at_error(squares)
         if self._due:
-            self._compare_with_ddp()
+            self.compare_with_sum()
             self._look_at_memory()
-        self._due, self._before = False, []
+        self._due = False
 
     def _compare_replicas(self) -> None:
-        model = self._model()
-        if model is None or model._join_config.enable:  # ranks without data get their parameters at the end of a join
+        parameters = self._replicas()
+        if not parameters:
             return
-        parameters = reduced_parameters(model)
         sums = torch.stack([checksum(p.detach()) for p in parameters.values()])
         everyones = self._session.run(_gathered(sums)).tolist()
         found = odd_one_out(everyones, list(parameters))
@@ -165,20 +137,21 @@ class CheckedHandle(Handle):
             common=self._rank != rank,
         )
 
-    def _compare_with_ddp(self) -> None:
-        """The same sum that DDP would make, of the gradients as they were."""
+    def compare_with_sum(self) -> None:
+        """Compare the results of a lossless codec with the sum that torch would make, of the gradients as they were."""
         for result, gradient, layout in self._before:
             gradient.mul_(1.0 / self.engine.workers)
-            dist.all_reduce(gradient, group=self._group)
+            dist.all_reduce(gradient, group=self._session.group)
             different = (_bits(gradient) != _bits(result)).nonzero()
             if different.numel():
                 at, count = int(different[0]), len(different)
                 self._warn(
                     LOSSLESS,
                     f"codec {self.engine.codec.spec} says that it loses nothing, and {count} of {len(result)} elements "
-                    f"of a bucket are not what plain DDP computes, the first in {_holder(layout, at)!r}. Do not trust "
+                    f"of a unit are not what torch computes, the first in {_holder(layout, at)!r}. Do not trust "
                     "this run: compare with gradwire detached (handle.detach()), and report the codec",
                 )
+        self._before = []
 
     def _look_at_error(self, squares: Sequence[tuple[tuple[str, ...], Tensor]]) -> None:
         pairs = [(unit, *measured.tolist()) for unit, measured in squares]

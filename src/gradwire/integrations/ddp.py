@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError
 from gradwire.engine import Engine
 from gradwire.integrations.autopilot import AUTO, Autopilot
-from gradwire.integrations.checks import CheckedHandle, steps_between
+from gradwire.integrations.checks import steps_between
 from gradwire.integrations.ddp_hook import slot_of
 from gradwire.integrations.dry_run import DryRun
 from gradwire.integrations.dry_run import dry_run as tried
@@ -42,6 +42,22 @@ __all__ = ["Handle", "attach"]
 
 @overload
 def attach(
+    model: nn.Module | FSDPModule,
+    codec: str | Codec | None = None,
+    *,
+    dry_run: Literal[True],
+    workers: int | None = None,
+    controller: str | Controller | None = None,
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
+    memory: str | Memory = "default",
+    strategy: str | Strategy = "auto",
+    mode: str = "overlap",
+    tensors: str = "matrices",
+) -> DryRun: ...
+
+
+@overload
+def attach(
     model: FSDPModule,
     codec: str | Codec,
     *,
@@ -52,23 +68,10 @@ def attach(
     seed: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
+    nmse_every: int = 0,
     graphs: bool = True,
+    check: bool | int = False,
 ) -> ShardedHandle: ...
-
-
-@overload
-def attach(
-    model: nn.Module,
-    codec: str | Codec | None = None,
-    *,
-    dry_run: Literal[True],
-    workers: int | None = None,
-    controller: str | Controller | None = None,
-    memory: str | Memory = "default",
-    strategy: str | Strategy = "auto",
-    mode: str = "overlap",
-    tensors: str = "matrices",
-) -> DryRun: ...
 
 
 @overload
@@ -115,7 +118,7 @@ def attach(
 
     Args:
         model: wrapped in DistributedDataParallel, compiled or not, or parted by `fully_shard` (FSDP2), which has none
-            of `task`, `controller`, `mode`, `nmse_every` and `check`; all ranks must call this alike.
+            of `task`, `controller` and `mode`; all ranks must call this alike.
         codec: a codec or its spec, such as ``"powersgd(rank=4)"``. None or ``"auto"``: the autopilot, which tries
             plain DDP and codecs that are safe for the task on the running job, and keeps the fastest.
         task: for the autopilot: ``"images"``, ``"language"``, ``"recommendation"`` or ``"segmentation"``; None: what
@@ -124,7 +127,8 @@ def attach(
             high="powersgd(rank=1)")``; needs `optimizer`, and `handle.end_epoch()` after each epoch.
         replicas: of a sharded model: those that hold the same shards, whose average is then compressed; None: the
             reduce-scatter among the shards is.
-        memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(beta=0.9)"``.
+        memory: ``"default"``, ``"none"``, or a memory such as ``"error_feedback(bits=8)"``, which takes a quarter
+            of the room.
         strategy: ``"auto"``, ``"all_reduce"``, ``"all_gather"`` or ``"scatter_reduce_gather"``; for several ranks on
             each host ``"hierarchical"``: full precision inside a node, compression between nodes; or ``"measured"``:
             auto, by the latency and bandwidth found now (two runs may then choose differently).
@@ -170,65 +174,48 @@ def attach(
         raise ConfigError(f"attach: `task` is for the autopilot, which chooses by it; leave it out, got {task!r}")
     if workers is not None and not dry_run:
         raise ConfigError("attach: `workers` is for a dry run; the ranks of a training are those of its process group")
+    if autopilot and dry_run:
+        raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
+    checked = steps_between(check)
     module = cast(nn.Module, model)  # `FSDPModule` is mixed into one
+    measured = 0 if dry_run else nmse_every or checked
+    make = partial(Engine, strategy=strategy, tensors=tensors, seed=seed, nmse_every=measured, graphs=graphs)
+    one = partial(make, codec, memory=memory, controller=controller)
     if is_sharded(module):
         from gradwire.integrations.fsdp import attach_sharded
 
-        told: dict[str, Any] = {
-            "task": task,
-            "controller": controller,
-            "mode": mode != "overlap",
-            "nmse_every": nmse_every,
-        }
-        told |= {"check": check, "dry_run": dry_run, "codec": autopilot}
-        _not_sharded([name for name, value in told.items() if value])
-        assert codec is not None
-        return attach_sharded(
-            module,
-            codec,
-            replicas=replicas,
-            memory=memory,
-            strategy=strategy,
-            tensors=tensors,
-            seed=seed,
-            optimizer=optimizer,
-            scaler=scaler,
-            graphs=graphs,
-        )
-    checked = steps_between(check)
+        told = {"task": task, "controller": controller, "mode": mode != "overlap", "workers": workers}
+        _not_sharded([name for name, value in told.items() if value], autopilot)
+        if nmse_every and replicas is None:
+            raise ConfigError(
+                "attach: `nmse_every` measures the mean of replicas; a reduce-scatter has no such, leave it out"
+            )
+        return attach_sharded(module, one, replicas, optimizer, scaler, check=checked, dry_run=dry_run)
     if dry_run:
-        if autopilot:
-            raise ConfigError("attach: a dry run is of one codec, and the autopilot tries several; name a codec")
-        choice = partial(Engine, codec, memory=memory, controller=controller, strategy=strategy, tensors=tensors)
-        return tried(module, choice, mode, workers)
+        return tried(module, one, mode, workers)
     if replicas is not None:
         raise ConfigError("attach: `replicas` are those of a sharded model (fully_shard); DDP has its process group")
     ddp = ddp_of(module)
     slot = slot_of(ddp)
     check_model(ddp)
-    make = partial(
-        Engine,
-        strategy=strategy,
-        tensors=tensors,
-        seed=seed,
-        ranks=(dist.get_rank(ddp.process_group),),
-        workers=dist.get_world_size(ddp.process_group),
-        track_unused=bool(ddp.find_unused_parameters or ddp.static_graph),
-        nmse_every=nmse_every or checked,
-        graphs=graphs,
-    )
-    handle_of = partial(CheckedHandle, every=checked) if checked else Handle
+    here = {
+        "ranks": (dist.get_rank(ddp.process_group),),
+        "workers": dist.get_world_size(ddp.process_group),
+        "track_unused": bool(ddp.find_unused_parameters or ddp.static_graph),
+    }
     if autopilot:
-        handle: Handle = Autopilot(ddp, make, handle_of, task, mode, optimizer, scaler)
+        handle: Handle = Autopilot(
+            ddp, partial(make, **here), partial(Handle, check=checked), task, mode, optimizer, scaler
+        )
     else:
-        handle = handle_of(ddp, make(codec, memory=memory, controller=controller), mode, optimizer, scaler)
+        handle = Handle(ddp, one(**here), mode, optimizer, scaler, check=checked)
     warn_if_idle(handle.engine, "gradients pass through uncompressed", stacklevel=2)
     slot.handle = handle
     return handle
 
 
-def _not_sharded(told: Sequence[str]) -> None:
-    if "codec" in told:
+def _not_sharded(told: Sequence[str], autopilot: bool) -> None:
+    if autopilot:
         raise ConfigError('attach: the autopilot is for DDP; name a codec for a sharded model, such as "bf16"')
     if told:
         raise ConfigError(f"attach: a sharded model has no {' and no '.join(map(repr, told))}; leave it out")

@@ -24,9 +24,9 @@ class Attached(Protocol):
 
 
 class Watching(Protocol):
-    """What looks at the buckets, before they are taken."""
+    """What looks at the gradients, before they are taken."""
 
-    def on_bucket(self, bucket: GradBucket) -> None: ...
+    def on_gradient(self, gradient: torch.Tensor, first: bool) -> None: ...
 
     def close(self) -> None: ...
 
@@ -57,7 +57,7 @@ def compress_hook(state: object, bucket: GradBucket) -> torch.futures.Future[tor
         )
     if state.handle is not None:
         if state.watching is not None:
-            state.watching.on_bucket(bucket)
+            state.watching.on_gradient(bucket.buffer(), bucket.index() == 0)
         return state.handle.on_bucket(bucket)
     return plain_mean(bucket, model.process_group)
 

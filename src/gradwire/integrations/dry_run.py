@@ -1,14 +1,16 @@
 """`attach(..., dry_run=True)`: what would be sent and kept, without sending or keeping anything.
 
 Units are DDP's buckets as they will be after its first step, when gradients arrive about in the reverse of the model's
-order. The engine's own program is traced on them (`gradwire.tracing`), so there is no second formula.
+order; or what a sharded model reduces at once. The engine's own program is traced on them (`gradwire.tracing`), so
+there is no second formula.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +24,8 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
 from gradwire.core.units import format_bytes
 from gradwire.engine import Engine
-from gradwire.integrations.parameters import plain_bytes, reduced_parameters
+from gradwire.integrations.parameters import reduced_parameters
+from gradwire.integrations.ways import DDP, Way
 from gradwire.integrations.window import sending
 from gradwire.integrations.wrapped import unwrapped
 from gradwire.planner.simulated_buckets import CAP_BYTES, ELEMENT_BYTES, FIRST_BYTES, buckets
@@ -39,7 +42,7 @@ class DryUnit:
     elements: int
     compressed: int  # elements that the codec gets; vectors and tiny tensors travel as they are
     sent_bytes: int
-    plain_bytes: int  # that plain DDP sends of it
+    plain_bytes: int  # that is sent of it without a codec
     kept_bytes: int  # from step to step: error memory and what the codec keeps, two buffers of each
     message_bytes: int  # room for what is sent and received while it is reduced
 
@@ -55,6 +58,7 @@ class DryRun:
     workers: int
     units: tuple[DryUnit, ...]
     exact: bool  # False: the size depends on the data, and this is of Gaussian noise
+    framework: str = "DDP"  # that reduces without a codec
 
     @property
     def sent_bytes(self) -> int:
@@ -63,12 +67,12 @@ class DryRun:
 
     @property
     def plain_bytes(self) -> int:
-        """What plain DDP sends."""
+        """What is sent without a codec."""
         return sum(unit.plain_bytes for unit in self.units)
 
     @property
     def ratio(self) -> float | None:
-        """How many times fewer bytes than plain DDP; None where nothing is sent."""
+        """How many times fewer bytes than without a codec; None where nothing is sent."""
         return self.plain_bytes / self.sent_bytes if self.sent_bytes else None
 
     @property
@@ -86,7 +90,7 @@ class DryRun:
         lines = [
             f"dry run: {self.codec}, memory {self.memory}, strategy {self.strategy}, mode {self.mode}, "
             f"{self.workers} ranks",
-            f"each rank would send {sending(self.sent_bytes, self.plain_bytes)}{about}, in "
+            f"each rank would send {sending(self.sent_bytes, self.plain_bytes, self.framework)}{about}, in "
             f"{len(self.units)} unit{'s' * (len(self.units) != 1)}",
             f"and keep {format_bytes(self.kept_bytes)} in memory, with room for {format_bytes(self.message_bytes)} of "
             "messages",
@@ -121,30 +125,45 @@ def dry_run(model: nn.Module, make: Callable[..., Engine], mode: str, workers: i
     else:
         parameters = {name: p for name, p in found.named_parameters() if p.requires_grad}
         cap = CAP_BYTES
-
     for name, parameter in parameters.items():
         check_gradient(name, parameter)
+    engine = make(workers=ranks)
+    by_bucket = mode == "overlap" or engine.lossless
+    units = [{n: parameters[n] for n in names} for names in _units(parameters, by_bucket, cap)]
+    return dry_run_of(engine, partial(make, workers=ranks), units, mode, DDP)
+
+
+def dry_run_of(
+    engine: Engine, make: Callable[[], Engine], units: Sequence[Mapping[str, Tensor]], mode: str, way: Way
+) -> DryRun:
+    """What an engine would do with these units.
+
+    Args:
+        engine: of this rank.
+        make: makes another one like it.
+        units: gradients by parameter name.
+        mode: as the handle will call it.
+        way: how they are reduced.
+    """
 
     def fresh() -> Engine:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # told once, below
-            engine = make(workers=ranks)
-        engine.begin(Layout.of((n, p.shape) for n, p in parameters.items()))
-        return engine
+            warnings.simplefilter("ignore")  # told when the first was made
+            other = make()
+        other.begin(Layout.of((n, g.shape) for unit in units for n, g in unit.items()))
+        return other
 
-    engine = make(workers=ranks)
-    by_bucket = mode == "overlap" or engine.lossless
-    units = []
-    for names in _units(parameters, by_bucket, cap):
-        layout = Layout.of((n, parameters[n].shape) for n in names)
-        traced = trace_unit(fresh, layout, parameters[names[0]].dtype)
-        units.append(
+    found = []
+    for unit in units:
+        layout = Layout.of((n, g.shape) for n, g in unit.items())
+        traced = trace_unit(fresh, layout, next(iter(unit.values())).dtype, way.program)
+        found.append(
             DryUnit(
-                tensors=names,
+                tensors=tuple(unit),
                 elements=layout.numel,
                 compressed=engine.picked(layout).numel,
                 sent_bytes=traced.sent_bytes,
-                plain_bytes=plain_bytes([parameters[n] for n in names], ranks),
+                plain_bytes=way.plain_bytes(unit.values(), engine.workers),
                 kept_bytes=traced.kept_bytes,
                 message_bytes=traced.message_bytes,
             )
@@ -154,9 +173,10 @@ def dry_run(model: nn.Module, make: Callable[..., Engine], mode: str, workers: i
         memory=to_spec(engine.memory),
         strategy=engine.strategy_spec,
         mode=mode,
-        workers=ranks,
-        units=tuple(units),
+        workers=engine.workers,
+        units=tuple(found),
         exact=engine.codec.traits.fixed_size,
+        framework=way.framework,
     )
 
 

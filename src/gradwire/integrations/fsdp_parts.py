@@ -6,7 +6,8 @@ buffer lie the shards of its parameters, padded to one length on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,16 @@ from gradwire.core.gradient import check_gradient, sparse_gradient
 from gradwire.core.layout import Layout, Segment
 
 UNUSED = "set_reduce_scatter_unused_params"  # torch 2.13
+# torch 2.15: without a `reduce_dtype`, gradients are reduced in their parameter's dtype, not in that of the computation
+FOLLOWS_GRADIENTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One that is sharded: its whole shape, and the dimension along which it is cut."""
+
+    shape: tuple[int, ...]
+    dim: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +40,11 @@ class Part:
     module: FSDPModule
     where: str  # its name in the model
     group: Any  # torch's FSDPParamGroup
-    names: tuple[str, ...]
+    fsdp_params: Mapping[str, Any]  # torch's FSDPParam by parameter name: those that get gradients
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.fsdp_params)
 
     @property
     def ranks(self) -> dist.ProcessGroup:
@@ -38,21 +53,45 @@ class Part:
         return found
 
     @property
+    def parameters(self) -> dict[str, Parameter]:
+        """By name."""
+        found = self.fsdp_params.items()
+        return {name: Parameter(tuple(p.sharded_param.shape), p.fsdp_placement.dim) for name, p in found}
+
+    @property
+    def shards(self) -> dict[str, nn.Parameter]:
+        """This rank's, by name."""
+        return {name: p.sharded_param.to_local() for name, p in self.fsdp_params.items()}
+
+    @property
     def shard_layout(self) -> Layout:
         """Of the buffer that a rank holds after the reduce-scatter: its shards, padded."""
-        return Layout.of(zip(self.names, self._shapes, strict=True))
+        return self._layout(dist.get_rank(self.ranks))
 
     @property
     def whole_layout(self) -> Layout:
         """Of the buffer before it: the shards of all ranks, one rank's after the other's."""
         ranks = range(dist.get_world_size(self.ranks))
-        return Layout(
-            tuple(Segment(s.name, (s.numel,), r * s.numel) for r in ranks for s in self.shard_layout.segments)
-        )
+        return Layout(tuple(s for rank in ranks for s in self._layout(rank).segments))
+
+    def _layout(self, rank: int) -> Layout:
+        shapes = {name: tuple(p.padded_sharded_param_size) for name, p in self.fsdp_params.items()}
+        return Layout(tuple(Segment(name, shape, rank * math.prod(shape)) for name, shape in shapes.items()))
 
     @property
-    def _shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(p.padded_sharded_param_size) for p in self.group.fsdp_params]
+    def dtype(self) -> torch.dtype:
+        """In which gradients are reduced."""
+        policy = self.group.mp_policy
+        (kept, *_) = (p.sharded_param.dtype for p in self.fsdp_params.values())
+        computed = kept if FOLLOWS_GRADIENTS else policy.param_dtype or kept
+        found: torch.dtype = policy.reduce_dtype or computed
+        return found
+
+    @property
+    def averages(self) -> bool:
+        """Whether what is compressed is in units of the mean over the ranks, however many there are."""
+        divides = self.group.gradient_divide_factor is not None or self.group.force_sum_reduction_for_comms
+        return not divides and self.dtype in (torch.float32, torch.bfloat16)
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +121,16 @@ class Part:
 def parts(model: nn.Module) -> list[Part]:
     """All of a model's, in its own order; refused where they cannot be compressed."""
     names = {id(p): name for name, p in model.named_parameters()}
-    return list(_parts(model, names))
+    found = list(_parts(model, names))
+    if not found:
+        raise Incompatible("attach: no parameter of this sharded model gets a gradient, so there is nothing to reduce")
+    for part in found:
+        if dist.get_process_group_ranks(part.ranks) != dist.get_process_group_ranks(found[0].ranks):
+            raise Incompatible(
+                f"attach: {part.where!r} is sharded over other ranks than {found[0].where or 'the model'!r}, and a "
+                "handle has one group of ranks. Call fully_shard with one mesh."
+            )
+    return found
 
 
 def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[Part]:
@@ -101,10 +149,11 @@ def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[Part]:
                 raise Incompatible(TWO_DIMENSIONS.format(told=told))
             if group._all_reduce_hook is not None:
                 raise Incompatible(f"attach: {told} has an all-reduce hook already; a model takes one. Take it away.")
-            part = Part(module, where, group, tuple(names[id(p.sharded_param)] for p in group.fsdp_params))
-            for name, parameter in zip(part.names, group.fsdp_params, strict=True):
+            trained = {names[id(p.sharded_param)]: p for p in group.fsdp_params if p.sharded_param.requires_grad}
+            for name, parameter in trained.items():
                 check_gradient(name, parameter.sharded_param)
-            yield part
+            if trained:
+                yield Part(module, where, group, trained)
     for prefix, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise sparse_gradient(f"{prefix}.weight" if prefix else "weight")

@@ -1,4 +1,4 @@
-"""What `attach` returns: one codec at work in DDP's hook, its state and statistics.
+"""What `attach` returns for DDP: one codec at work in its hook.
 
 DDP hands over one bucket at a time. See `ddp_hook` for the hook, `ddp_units` for how buckets become units of
 compression, and `session` for what reduces them. Results are written where DDP reads them.
@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.adaptive import Settings
 from gradwire.checkpoint import check_names
-from gradwire.core.errors import ConfigError, Incompatible
-from gradwire.core.layout import Layout
-from gradwire.core.registry import Check, to_spec
+from gradwire.core.errors import Incompatible
 from gradwire.engine import Engine
+from gradwire.integrations.base_handle import BaseHandle
 from gradwire.integrations.ddp_hook import attached, release, watch
-from gradwire.integrations.ddp_units import Units
-from gradwire.integrations.layers import Layers, layers_of
-from gradwire.integrations.monitor import Monitor, Progress
-from gradwire.integrations.parameters import plain_bytes, reduced_parameters
-from gradwire.integrations.recorder import described
-from gradwire.integrations.watching import Tracking, listeners
-from gradwire.integrations.window import sending
+from gradwire.integrations.ddp_units import Plan, Units
+from gradwire.integrations.monitor import Monitor
+from gradwire.integrations.parameters import reduced_parameters
+from gradwire.integrations.ways import DDP
 from gradwire.integrations.wrapped import unwrapped
-from gradwire.session import Session
 
 
-class Handle:
+class Handle(BaseHandle):
     """What `attach` returns: state, statistics, and the way back. Do not make one yourself.
 
     Example:
@@ -58,8 +51,6 @@ class Handle:
         >>> dist.destroy_process_group()
     """
 
-    _tries_plain_ddp: ClassVar[bool] = False  # and so knows whether a codec pays
-
     def __init__(
         self,
         model: DistributedDataParallel,
@@ -68,24 +59,15 @@ class Handle:
         optimizer: torch.optim.Optimizer | None,
         scaler: torch.amp.GradScaler | None,
         *,
+        check: int = 0,
         set_up: str = "",
     ) -> None:
-        if optimizer is None and (engine.memory.by_learning_rate or engine.steering is not None):
-            who = f"memory {to_spec(engine.memory)!r}" if engine.memory.by_learning_rate else "a controller"
-            raise ConfigError(f"attach: {who} follows the learning rate; pass optimizer=...")
-        self.engine, self.mode = engine, mode
         self._model = weakref.ref(model)
-        self._group = model.process_group
-        self._optimizer, self._scaler = optimizer, scaler
         parameters = reduced_parameters(model)
-        named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
-        self._shapes = dict(named.values())
-        self._dtypes = {name: p.dtype for name, p in parameters.items()}
-        self._plain_bytes = plain_bytes(parameters.values(), engine.workers)  # in a step
-        engine.begin(Layout.of(self._shapes.items()))
-        self._rate = 0.0  # of the last step
         device = next(iter(parameters.values())).device
-        self._session = Session(engine, self._group, device, who="attach", set_up=f", mode {mode}{set_up}")
+        given = engine, model.process_group, parameters, device, DDP, mode, optimizer, scaler
+        super().__init__(*given, check=check, set_up=set_up)
+        named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
         self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
 
     # ---------------------------------------------------------------- what DDP calls
@@ -100,15 +82,24 @@ class Handle:
             return self._keep(bucket)
         self._check_group()
         if self._units.empty:
+            if self._checks is not None:
+                self._checks.begin()
             self._begin_step()
+        if self._checks is not None:
+            self._checks.look_at(bucket.buffer(), self._units.layout(bucket))
         last = bucket.is_last()
         future = self._units.take(bucket, last)
         if last:
             try:  # at the end of backward, before DDP waits for its futures: failures surface as our exceptions
-                torch.autograd.Variable._execution_engine.queue_callback(self._units.end_step)
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_step)
             except RuntimeError:  # no backward: a rank that ran out of data shadows the others (DDP's join)
-                self._units.end_step()
+                self._end_step()
         return future
+
+    def _end_step(self) -> None:
+        self._units.end_step()
+        if self._checks is not None:
+            self._checks.finish(self._plan)
 
     def _check_group(self) -> None:
         self._session.raise_error()
@@ -124,28 +115,33 @@ class Handle:
         done.set_result(bucket.buffer())
         return done
 
-    def _begin_step(self) -> None:
-        scale = self._scaler.get_scale() if self._scaler is not None else 1.0
-        self._rate = self._learning_rate()
-        self._session.begin_step(scale, self._rate if self.engine.memory.by_learning_rate else 1.0)
+    @property
+    def _plan(self) -> Plan:
+        return self._units.plan
 
-    def _learning_rate(self) -> float:
-        return 1.0 if self._optimizer is None else float(self._optimizer.param_groups[0]["lr"])
+    def _replicas(self) -> Mapping[str, Tensor]:
+        model = self._model()
+        if model is None or model._join_config.enable:  # ranks without data get their parameters at the end of a join
+            return {}
+        return reduced_parameters(model)
+
+    def _watched_model(self) -> nn.Module:
+        model = self._model()
+        if model is None or not attached(model, self):
+            raise Incompatible("watch: this handle is not attached any more; attach again, and watch with that handle")
+        found: nn.Module = unwrapped(model.module)
+        return found
+
+    def _let_watch(self, monitor: Monitor) -> None:
+        model = self._model()
+        assert model is not None, "it was there just now"
+        watch(model, monitor)
+
+    @property
+    def _judges(self) -> bool:
+        return not self.engine.lossless
 
     # ---------------------------------------------------------------- what users call
-
-    def __repr__(self) -> str:
-        """What it does, in a few lines. Nobody waits for it."""
-        about, units = self._about(), len(self._units.plan)
-        sent = self._session.sent_bytes / self._session.steps if self._session.steps else 0.0
-        ranks = f"{about['workers']} rank{'s' * (about['workers'] != 1)}"
-        where = f", in {units} unit{'s' * (units != 1)}" if units else ""
-        return (
-            f"gradwire.Handle: {about['configuration']}, memory {about['memory']}, strategy {about['strategy']}, mode "
-            f"{self.mode}\n  {ranks}, {self.engine.step} steps; {len(self._shapes)} tensors of {about['elements']:,} "
-            f"elements{where}\n"
-            f"  sends {sending(sent, self._plain_bytes) if sent else 'nothing yet'}"
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values, by parameter name. Save one file for each rank."""
@@ -164,15 +160,6 @@ class Handle:
         self._rate = states[0].get("rate", 0.0)
         self._units.restore(tuple(tuple(unit) for unit in states[0].get("plan", ())))
 
-    def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
-        """Tell the codec something about the coming step that gradients do not show.
-
-        Args:
-            kind: what it is. The codec `variance` asks for ``"squares"``: sums of squares of per-example gradients.
-            values: by parameter name.
-        """
-        self.engine.observe(kind, {name: tensor[None] for name, tensor in values.items()})
-
     def end_epoch(self, learning_rate: float | None = None, next_learning_rate: float | None = None) -> Settings:
         """Let the controller decide on the next epoch. All ranks must call this, after the next rate is set.
 
@@ -190,111 +177,6 @@ class Handle:
     def settings(self) -> Settings:
         """How this epoch is trained: what the controller has set, or without one the plain schedule."""
         return self.engine.settings
-
-    def stats(self) -> dict[str, Any]:
-        """Tell what has happened since `attach`. Seconds are of the host's clock, and None on an accelerator."""
-        return self._session.stats() | {"mode": self.mode}
-
-    def layers(self) -> Layers:
-        """Bytes and error of each parameter's gradient, in a step of this rank; printed, a table.
-
-        Computed when asked for: the set-up is traced, which takes a second or so for a large model and sends nothing.
-        Errors are of the last step in which they were measured, see `nmse_every` and `check` of `attach`; without
-        these they are not known, nor under ``"hierarchical"``. Tensors of a unit are compressed together, and share
-        its bytes in proportion to what each would take alone.
-
-        Example:
-            >>> import torch, torch.distributed as dist, gradwire
-            >>> from torch.nn.parallel import DistributedDataParallel
-            >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-            >>> handle = gradwire.attach(DistributedDataParallel(torch.nn.Linear(64, 32)), "eightbit")
-            >>> [(layer.name, layer.elements, layer.codec) for layer in handle.layers()]
-            [('weight', 2048, 'eightbit'), ('bias', 32, '-')]
-            >>> dist.destroy_process_group()
-        """
-        units = self._units.plan or (tuple(self._shapes),)
-        layouts = [Layout.of((n, self._shapes[n]) for n in unit) for unit in units]
-        return layers_of(self.engine, layouts, self._dtypes)
-
-    def watch(
-        self,
-        every: int = 100,
-        *,
-        log: bool = True,
-        tracker: Tracking | None = None,
-        record: str | Path | None = None,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Tell every so many steps what is sent and what it costs; rank 0 does, on other ranks this does nothing.
-
-        What is told: bytes of a step and their ratio to plain DDP's, the time of a step, how much of the exchange is
-        hidden behind the backward pass and how much is exposed, and the norm of what the memory owes. Nothing is sent
-        for it, and results do not change. A GPU is waited for when numbers are told, and in no other step. If the
-        codec surely does not pay in this run, a warning says so, once; see `gradwire.integrations.payoff`.
-
-        Args:
-            every: steps. Watching again replaces what was asked for before.
-            log: write a line to the logger ``"gradwire"``, with level INFO.
-            tracker: ``"tensorboard:FOLDER"``, ``"wandb:PROJECT"``, ``"mlflow:EXPERIMENT"``, a tracker, or, for a run
-                that you have open, a function: ``lambda step, values: run.log(values, step=step)``.
-            record: a .jsonl file to append to, for ``gradwire report`` and ``gradwire validate``.
-            about: what cannot be seen, for record and tracker: ``model`` (a name that gradwire knows, or
-                ``"module:factory"``), ``batch`` on each rank, ``network`` (such as ``"10gbit"``), ``hosts``, and
-                whatever else you want to find there.
-
-        Example:
-            >>> import torch, torch.distributed as dist, gradwire
-            >>> from torch.nn.parallel import DistributedDataParallel
-            >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-            >>> model = DistributedDataParallel(torch.nn.Linear(64, 32))
-            >>> handle = gradwire.attach(model, "eightbit")
-            >>> seen = {}
-            >>> handle.watch(every=10, log=False, tracker=lambda step, values: seen.update({step: values}))
-            >>> for _ in range(11):
-            ...     model(torch.ones(1, 64)).sum().backward()
-            >>> sorted(seen), seen[10]["gradwire/step_seconds"] > 0
-            ([10], True)
-            >>> dist.destroy_process_group()
-        """
-        Check("watch").integer("every", every, 1)
-        model = self._model()
-        if model is None or not attached(model, self):
-            raise Incompatible("watch: this handle is not attached any more; attach again, and watch with that handle")
-        about = described(self.engine.workers, type(unwrapped(model.module)).__name__, about or {})
-        if self.engine.ranks[0] != 0:
-            return
-        what = {**about, **self._about()}
-        told, closers = listeners(log, tracker, record, what, str(dist.get_backend(self._group)))
-        for session in self._sessions():
-            session.watched = True
-        judges = not self._tries_plain_ddp and not self.engine.lossless
-        monitor = Monitor(
-            self._progress, self.stats, every, told, closers, self._session.device, self.engine.workers, judges=judges
-        )
-        watch(model, monitor)
-        weakref.finalize(model, monitor.close)  # also at the end of the process
-
-    def _about(self) -> dict[str, Any]:
-        """What was chosen, by the names that records have for it."""
-        engine = self.engine
-        return {
-            "configuration": engine.codec.spec if engine.steering is None else engine.steering.controller.spec,
-            "memory": to_spec(engine.memory),
-            "strategy": engine.strategy_spec,
-            "mode": self.mode,
-            "tensors": engine.tensors,
-            "workers": engine.workers,
-            "elements": Layout.of(self._shapes.items()).numel,
-        }
-
-    def _sessions(self) -> list[Session]:
-        """All that may take a bucket."""
-        return [self._session]
-
-    def _progress(self) -> Progress:
-        """What was counted until now, for whoever watches."""
-        session = self._session
-        return Progress(self.engine.step, session.sent_bytes, session.parts_seconds, session.take_exchanged())
 
     def detach(self) -> None:
         """Go back to plain DDP. (DDP keeps the hook; it then does what DDP does without one.)"""

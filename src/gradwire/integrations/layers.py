@@ -19,7 +19,7 @@ from gradwire.core.errors import UnknownName, suggestion
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.units import format_bytes
 from gradwire.engine import Engine
-from gradwire.integrations.parameters import plain_bytes
+from gradwire.integrations.ways import Way
 from gradwire.tracing import trace_unit
 
 AS_IT_IS = "-"  # the codec of tensors that travel as they are
@@ -86,27 +86,30 @@ class Layers(Sequence[Layer]):
         return "\n".join(lines)
 
 
-def layers_of(engine: Engine, units: Sequence[Layout], dtypes: Mapping[str, torch.dtype]) -> Layers:
+def layers_of(engine: Engine, units: Sequence[Layout], dtypes: Mapping[str, torch.dtype], way: Way) -> Layers:
     """All parameters of the units.
 
     Args:
         engine: that reduces them.
         units: as they are reduced.
         dtypes: of gradients, by parameter.
+        way: how they are reduced.
     """
     sent: dict[str, tuple[str, float]] = {}
     for unit in units:
         dtype = dtypes[unit.names[0]]
         prepared = engine.unit(engine.split(unit))
         for fitted, layout, _ in prepared.parts:
-            sent |= {n: (fitted.codec.spec, b) for n, b in _shared_out(engine, fitted.codec, layout, dtype).items()}
+            sent |= {
+                n: (fitted.codec.spec, b) for n, b in _shared_out(engine, fitted.codec, layout, dtype, way).items()
+            }
         for segment in prepared.rest.segments:
-            sent[segment.name] = AS_IT_IS, float(_plain(segment, dtype, engine.workers))
+            sent[segment.name] = AS_IT_IS, float(_plain(segment, dtype, engine.workers, way))
     errors = _errors(engine)
     found = []
     for segment in (s for unit in units for s in unit.segments):
         codec, size = sent[segment.name]
-        plain = _plain(segment, dtypes[segment.name], engine.workers)
+        plain = _plain(segment, dtypes[segment.name], engine.workers, way)
         error = errors.get(segment.name)
         if codec == AS_IT_IS and engine.errors_step is not None:
             error = 0.0
@@ -124,11 +127,11 @@ def layers_of(engine: Engine, units: Sequence[Layout], dtypes: Mapping[str, torc
     return Layers(tuple(sorted(found, key=lambda layer: order[layer.name])), engine.errors_step)
 
 
-def _plain(segment: Segment, dtype: torch.dtype, workers: int) -> int:
-    return plain_bytes([torch.empty(segment.numel, dtype=dtype, device="meta")], workers)
+def _plain(segment: Segment, dtype: torch.dtype, workers: int, way: Way) -> int:
+    return way.plain_bytes([torch.empty(segment.numel, dtype=dtype, device="meta")], workers)
 
 
-def _shared_out(engine: Engine, codec: Codec, layout: Layout, dtype: torch.dtype) -> dict[str, float]:
+def _shared_out(engine: Engine, codec: Codec, layout: Layout, dtype: torch.dtype, way: Way) -> dict[str, float]:
     """Bytes of the tensors of one codec in a unit."""
 
     def fresh() -> Engine:
@@ -140,12 +143,12 @@ def _shared_out(engine: Engine, codec: Codec, layout: Layout, dtype: torch.dtype
 
     @cache
     def alone(shape: tuple[int, ...]) -> int:
-        return trace_unit(fresh, Layout.of([("", shape)]), dtype).sent_bytes
+        return trace_unit(fresh, Layout.of([("", shape)]), dtype, way.program).sent_bytes
 
     if not layout.segments:
         return {}
     each = {s.name: float(alone(s.shape)) for s in layout.segments}
-    total, whole = sum(each.values()), trace_unit(fresh, layout, dtype).sent_bytes
+    total, whole = sum(each.values()), trace_unit(fresh, layout, dtype, way.program).sent_bytes
     return {name: whole * size / total if total else 0.0 for name, size in each.items()}
 
 

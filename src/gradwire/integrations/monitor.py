@@ -1,8 +1,8 @@
 """Behind `handle.watch(...)`: what rank 0 sees of its own steps, told every so many of them.
 
 Nothing is exchanged for it, no result is touched, and a device is waited for only when numbers are told. Moments are
-taken in DDP's hook (see `core.moments`); between two steps, when no exchange is under way, those that are past become
-seconds.
+taken when gradients are ready (see `core.moments`); between two steps, when no exchange is under way, those that are
+past become seconds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import GradBucket
+from torch import Tensor
 
 from gradwire.core.moments import Exchanged, Moment, moment, reached, seconds_between
 from gradwire.core.records import quantile
-from gradwire.integrations.parameters import plain_bytes
 from gradwire.integrations.payoff import Timed, judge
+from gradwire.integrations.ways import Way
 from gradwire.integrations.window import Window
 
 WARM_UP = 5  # steps: DDP orders its buckets, kernels are compiled, memory is allocated
@@ -44,7 +44,7 @@ class Seen:
     """One step, on the way from moments to seconds."""
 
     begun: Moment
-    plain_bytes: int = 0  # that plain DDP would send
+    plain_bytes: int = 0  # that would be sent without a codec
     arrivals: list[tuple[Moment, int]] = field(default_factory=list)  # of buckets: when, and their part of that
     ended: Moment | None = None
     exchanged: Exchanged | None = None
@@ -89,6 +89,7 @@ class Monitor:
         closers: called once, at the end.
         device: where the gradients are.
         workers: how many ranks there are.
+        way: how they reduce gradients.
         judges: whether to warn, once, if the codec surely does not pay.
     """
 
@@ -101,13 +102,14 @@ class Monitor:
         closers: Sequence[Callable[[], None]],
         device: torch.device,
         workers: int,
+        way: Way,
         *,
         judges: bool,
     ) -> None:
         self._progress, self._stats, self._every, self._listeners = progress, stats, every, listeners
-        self._closers, self._device, self._workers = closers, device, workers
+        self._closers, self._device, self._workers, self._way = closers, device, workers, way
         self._judges = judges and device.type == "cpu"  # on a GPU threads only launch, and their time says nothing
-        self._plain: dict[int, int] = {}  # what plain DDP sends of a bucket of so many bytes
+        self._plain: dict[int, int] = {}  # of a gradient of so many bytes
         self._last = progress()
         self._step: Seen | None = None  # that is under way
         self._waiting: deque[Seen] = deque()  # ended, but not all their moments are past
@@ -116,14 +118,15 @@ class Monitor:
         self._count = 0  # steps that have begun
         self._ended = False
 
-    def on_bucket(self, bucket: GradBucket) -> None:
-        """Look at a bucket that is ready; the first one begins a step.
+    def on_gradient(self, gradient: Tensor, first: bool) -> None:
+        """Look at a gradient that is ready.
 
         Args:
-            bucket: whose gradients are ready.
+            gradient: of a bucket of DDP's, say.
+            first: it begins a step.
         """
         if not self._ended:
-            self._guarded(lambda: self._see(bucket))
+            self._guarded(lambda: self._see(gradient, first))
 
     def _guarded(self, look: Callable[[], None]) -> None:
         """What goes wrong here, a disk that is full, say, is no reason to end a training."""
@@ -133,13 +136,12 @@ class Monitor:
             self._ended = True
             log.warning("gradwire: this training goes on, but is not watched any more: %r", problem)
 
-    def _see(self, bucket: GradBucket) -> None:
-        if bucket.index() == 0:
+    def _see(self, gradient: Tensor, first: bool) -> None:
+        if first:
             self._begin(moment(self._device))
-        assert self._step is not None, "buckets come in order"
-        buffer = bucket.buffer()
-        if (plain := self._plain.get(buffer.nbytes)) is None:
-            plain = self._plain[buffer.nbytes] = plain_bytes([buffer], self._workers)
+        assert self._step is not None, "gradients come in order"
+        if (plain := self._plain.get(gradient.nbytes)) is None:
+            plain = self._plain[gradient.nbytes] = self._way.plain_bytes([gradient], self._workers)
         self._step.plain_bytes += plain
         if self._judges:
             self._step.arrivals.append((moment(self._device), plain))
@@ -193,6 +195,7 @@ class Monitor:
         return Window(
             step=self._last.steps or self._count - 1,
             codec=stats["codec"],
+            framework=self._way.framework,
             seconds=tuple(s.seconds for s in steps),
             sent_bytes=sum(s.sent_bytes for s in steps) / len(steps),
             plain_bytes=sum(s.plain_bytes for s in steps) / len(steps),

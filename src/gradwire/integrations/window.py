@@ -21,6 +21,7 @@ class Window:
 
     step: int  # the last one
     codec: str  # of the last one
+    framework: str = "DDP"  # that would reduce without it
     seconds: tuple[float, ...]  # one a step
     sent_bytes: float  # by this rank, a step
     plain_bytes: float  # that plain DDP would send
@@ -44,7 +45,7 @@ class Window:
     @property
     def sentence(self) -> str:
         """One line of a log."""
-        told = [f"step {self.step}: {self.codec} sends {sending(self.sent_bytes, self.plain_bytes)}"]
+        told = [f"step {self.step}: {self.codec} sends {sending(self.sent_bytes, self.plain_bytes, self.framework)}"]
         told.append(f"a step takes {format_milliseconds(self.step_seconds)}")
         if self.exposed is not None and self.hidden is not None:
             told.append(
@@ -72,8 +73,8 @@ class Window:
         return {f"{PREFIX}{name}": float(value) for name, value in found.items() if value is not None}
 
 
-def sending(sent_bytes: float, plain_bytes: float) -> str:
-    """What a rank sends in a step, beside what plain DDP would send.
+def sending(sent_bytes: float, plain_bytes: float, framework: str = "DDP") -> str:
+    """What a rank sends in a step, beside what a framework sends without a codec.
 
     >>> sending(2.5e6, 1e7), sending(1e7, 1e7), sending(0, 0)
     ('2.5 MB a step, 4 times less than plain DDP', '10 MB a step, as plain DDP does', 'nothing')
@@ -81,5 +82,5 @@ def sending(sent_bytes: float, plain_bytes: float) -> str:
     if not sent_bytes:
         return "nothing"
     ratio = f"{plain_bytes / sent_bytes:.3g}"
-    told = "as plain DDP does" if ratio == "1" else f"{ratio} times less than plain DDP"
+    told = f"as plain {framework} does" if ratio == "1" else f"{ratio} times less than plain {framework}"
     return f"{format_bytes(sent_bytes)} a step, {told}"

@@ -35,6 +35,9 @@ class Memory(ABC):
         ``ctx.rescale`` turns what is kept into today's units of the gradient.
         """
 
+    def keep(self, feedback: Feedback, ctx: Context) -> None:  # noqa: B027 - most have written where they keep it
+        """The codec is done, and ``feedback.out`` is what shall be kept."""
+
     def uncompressed(self, mean: Tensor, ctx: Context) -> Tensor:
         """What to hand on of the tensors that travelled as they are, given their mean; ``ctx.layout`` is theirs."""
         return mean
