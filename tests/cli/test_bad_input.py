@@ -156,12 +156,12 @@ SLIPS = [
     ("bench encode --size 0", 2, "bench encode: `size` must be a whole number of at least 1, got 0"),
     ("bench encode --seconds nan", 2, "bench encode: `seconds` must be seconds from 0 to 86400, got nan"),
     ("calibrate --seconds -1", 2, "bench step: `seconds` must be seconds from 0 to 86400, got -1.0"),
-    ("calibrate --hosts 1", 2, "bench step: `hosts` must be a whole number of at least 2, got 1"),
+    ("calibrate --hosts 1", 2, "calibrate: `--hosts` must be a whole number of at least 2, got 1"),
     ("calibrate --batch 0 --rate loopback", 2, "bench step: `batch` must be a whole number of at least 1, got 0"),
     (
         "size --model resnet20 --codec topk --workers 1000000000",
         2,
-        "trace: `workers` must be at most 16,384, got 1000000000",
+        "size: `--workers` must be a whole number from 1 to 16384, got 1000000000",
     ),
     (
         "size --model resnet20 --codec topk --workers 1e3",

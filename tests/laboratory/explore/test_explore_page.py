@@ -17,7 +17,7 @@ import pytest
 from gradwire.cli import main
 from gradwire.laboratory.explore import server
 
-MISSING = "the page is NiceGUI's, which is not installed: pip install 'gradwire[explore]'"
+MISSING = "the page is NiceGUI's, which is not installed: pip install nicegui"
 START = ("explore", "--model", "resnet18-cifar10", "--port", "0", "--no-browser")
 
 
@@ -80,7 +80,7 @@ def test_without_the_library_the_message_has_the_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "nicegui", None)
     assert main(["explore"]) == 1
     assert capsys.readouterr().err == (
-        "gradwire: explore: the page needs nicegui, which is not installed; run: pip install 'gradwire[explore]', or "
+        "gradwire: explore: the page needs nicegui, which is not installed; run: pip install nicegui, or "
         "ask on the command line: gradwire advise, gradwire whatif\n"
     )
 
