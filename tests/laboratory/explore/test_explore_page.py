@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -83,6 +84,20 @@ def test_without_the_library_the_message_has_the_command(monkeypatch, capsys):
         "gradwire: explore: the page needs nicegui, which is not installed; run: pip install nicegui, or "
         "ask on the command line: gradwire advise, gradwire whatif\n"
     )
+
+
+def test_a_profile_of_ones_own_shows_its_own_model(tmp_path, monkeypatch):
+    from gradwire.planner.profile import Profile
+    from gradwire.planner.text import dump
+
+    profile = Profile.load("h200")
+    mine = dataclasses.replace(profile, name="mine", models={"my_nets:small": profile.models["resnet50"]})
+    (tmp_path / "mine.toml").write_text(dump(mine))
+    shown = []
+    monkeypatch.setattr(server, "serve", lambda start, **options: shown.append(start.model))
+    for options in ([], ["--hardware", str(tmp_path / "mine.toml")], ["--model", "bert-base"]):
+        assert main(["explore", *options]) == 0
+    assert shown == ["resnet50", "my_nets:small", "bert-base"]
 
 
 def test_a_taken_port_and_an_unknown_model(capsys, monkeypatch):
