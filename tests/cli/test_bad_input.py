@@ -74,6 +74,15 @@ SLIPS = [
         2,
         f"nan.jsonl, line 1: `quantiles` and `samples` must be numbers, got nan; {AGAIN}",
     ),
+    *(
+        (f"{command} {name}.jsonl{more}", 2, f"{name}.jsonl, line 1: `what.{key}` must be {wanted}, got {got}; {AGAIN}")
+        for command, more in (("validate", " --hardware h200"), ("calibrate --records", ""), ("report", ""))
+        for name, key, wanted, got in (
+            ("hosts", "hosts", "a whole number", "'2'"),
+            ("rate", "bits_per_second", "a number", "'1gbit'"),
+            ("model", "model", "a text", "['shapes']"),
+        )
+    ),
     ("calibrate --records none.jsonl", 2, no_file("calibrate")),
     ("calibrate --records folder", 2, no_files("calibrate")),
     ("calibrate --records binary.jsonl", 2, no_text()),
@@ -156,12 +165,12 @@ SLIPS = [
     ("bench encode --size 0", 2, "bench encode: `size` must be a whole number of at least 1, got 0"),
     ("bench encode --seconds nan", 2, "bench encode: `seconds` must be seconds from 0 to 86400, got nan"),
     ("calibrate --seconds -1", 2, "bench step: `seconds` must be seconds from 0 to 86400, got -1.0"),
-    ("calibrate --hosts 1", 2, "bench step: `hosts` must be a whole number of at least 2, got 1"),
+    ("calibrate --hosts 1", 2, "calibrate: `--hosts` must be a whole number of at least 2, got 1"),
     ("calibrate --batch 0 --rate loopback", 2, "bench step: `batch` must be a whole number of at least 1, got 0"),
     (
         "size --model resnet20 --codec topk --workers 1000000000",
         2,
-        "trace: `workers` must be at most 16,384, got 1000000000",
+        "size: `--workers` must be a whole number from 1 to 16384, got 1000000000",
     ),
     (
         "size --model resnet20 --codec topk --workers 1e3",
@@ -291,6 +300,9 @@ def here(tmp_path, monkeypatch):
         "object": '{"a": 1}\n',
         "list": "[1, 2]\n",
         "bare": json.dumps(json.loads(line) | {"what": {}}) + "\n",
+        "hosts": line.replace('"hosts": 2', '"hosts": "2"') + "\n",
+        "rate": line.replace('"bits_per_second": 1000000000.0', '"bits_per_second": "1gbit"') + "\n",
+        "model": line.replace('"shapes"', '["shapes"]') + "\n",
         "nan": line.replace('"samples": [0.1]', '"samples": [NaN]') + "\n",
     }
     for name, text in files.items():

@@ -46,12 +46,6 @@ def package(tmp_path, capsys):
     return folder
 
 
-def test_the_new_codec_passes_the_checks(package):
-    done = gradwire(package, "check", "gradwire_my_int8:MyInt8")
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["codecs"] == ["my_int8", "my_int8(levels=7)"]
-
-
 def test_its_tests_pass_and_are_those_of_the_check(package):
     few = "zero_comes or by_hand or bad_parameters"
     done = python(package, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", few)

@@ -80,7 +80,7 @@ def test_a_model_of_the_working_directory(capsys, monkeypatch, tmp_path):
     assert answer(capsys, "--model", "size_nets:small", "--codec", "none")["elements"] == 64 * 32 + 32
     assert main(["size", "--model", "size_nets:frozen", "--codec", "none"]) == 2
     assert capsys.readouterr().err == (
-        "gradwire: size: model 'size_nets:frozen' has no parameter that is trained, so there is nothing to send\n"
+        "gradwire: model 'size_nets:frozen' has no parameter that is trained, so there is nothing to send\n"
     )
 
 
@@ -100,14 +100,13 @@ def test_the_help_lists_every_model(capsys):
             "no_such_module:net",
             "topk",
             [],
-            "gradwire: model 'no_such_module:net': module 'no_such_module' cannot be imported (No module named "
-            "'no_such_module'); check its spelling, and that it is on the Python path or in this folder",
+            "gradwire: model 'no_such_module:net': there is no module 'no_such_module' in ",
         ),
         (
             "resnet20",
             "topk",
             ["--workers", "0"],
-            "gradwire: trace: `workers` must be a whole number of at least 1, got 0",
+            "gradwire: size: `--workers` must be a whole number from 1 to 16384, got 0",
         ),
         (
             "resnet20",

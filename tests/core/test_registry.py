@@ -55,7 +55,10 @@ def test_bad_specs_get_a_whole_sentence(spec, message):
 def test_unknown_names_without_a_near_match_list_what_there_is():
     with pytest.raises(gradwire.UnknownName) as caught:
         gradwire.codec("zzz")
-    assert str(caught.value) == f"no codec named 'zzz'; known: {', '.join(gradwire.codec_names())}"
+    assert str(caught.value) == (
+        f"no codec named 'zzz'; known: {', '.join(gradwire.codec_names())}. A codec of yours: import its module first, "
+        "or name it with --import"
+    )
 
 
 def test_specs_in_all_their_forms():

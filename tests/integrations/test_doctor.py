@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import pytest
@@ -204,6 +205,18 @@ def fail_inside(rank: int) -> Tensor:
 
 def test_a_job_goes_on_when_watching_fails(pool: Pool) -> None:
     assert agree(pool.run(2, fail_inside))
+
+
+def compiled(rank: int) -> Any:
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # of torch, about itself, while it compiles
+    model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
+    return trained(torch.compile(model, backend="eager")).account
+
+
+def test_a_compiled_model_is_watched_as_the_model_in_it(pool: Pool) -> None:
+    for account in pool.run(2, compiled):
+        assert account.ranks == 2
+        assert account.forward_seconds > 0
 
 
 def refused(rank: int) -> list[str]:

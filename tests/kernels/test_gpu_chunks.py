@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from exact import awkward, normal, same
-from on_gpu import back, here, needs_triton, on_gpu
+from on_gpu import back, here, mostly, needs_triton, on_gpu
 
 import gradwire
 from gradwire.core.window import Feedback, Window
@@ -27,7 +27,7 @@ def both(run):
         return run(), wanted
 
 
-@pytest.mark.parametrize("block", [1, 7, 16, 128, 2048])
+@pytest.mark.parametrize("block", mostly(7, 128, 1, 16, 2048, always=2))
 @pytest.mark.parametrize("spans", [SPANS, WHOLE])
 def test_energies_and_the_compensated_gradient(spans, block):
     source = Window(here(awkward(2, 1910)), spans)
@@ -48,7 +48,7 @@ def test_energies_and_the_compensated_gradient(spans, block):
             assert same(back(given.out), back(x))
 
 
-@pytest.mark.parametrize("number", [1, 2, 9, 1024, 1500])
+@pytest.mark.parametrize("number", mostly(9, 1500, 1, 2, 1024, always=2))
 def test_what_all_workers_know_of_their_chunks(number):
     """Ties, zeros, subnormal numbers, infinities and NaN; numbers of workers that are powers of two, or not."""
     energies = normal(1, number).square().to(torch.bfloat16)
@@ -134,7 +134,7 @@ def test_momentum(spans, kept, nesterov):
         assert same(*both(run))
 
 
-@pytest.mark.parametrize("spec", ["topkc(ratio=0.3)", "topkc(ratio=0.2, chunk=16)"])
+@pytest.mark.parametrize("spec", mostly("topkc(ratio=0.2, chunk=16)", "topkc(ratio=0.3)"))
 @pytest.mark.parametrize("memory", ["error_feedback", "none", "momentum_correction"])
 def test_whole_steps_are_those_of_plain_torch(spec, memory):
     shapes = {"a": (40, 30), "b": (17,), "c": (70, 41), "d": (9,), "e": (5,), "f": (33, 41)}

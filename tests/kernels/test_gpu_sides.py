@@ -32,14 +32,14 @@ SPECS = ("adaptivethreshold", "adaptivethreshold(ratio=0.3)", "adaptivethreshold
 
 
 @pytest.mark.parametrize("shards", mostly(3, 1))
-@pytest.mark.parametrize("spec", mostly(*SPECS, always=2))
+@pytest.mark.parametrize("spec", mostly(*SPECS))
 def test_the_fast_form_is_the_simple_one(spec, shards):
     codec = gradwire.codec(spec)
     check(codec, normal(2, 2810), SPANS, shards, (0.3, 0.7, False), 0.46)
     check(codec, normal(2, 2810, 3), SPANS, shards, None)
 
 
-@pytest.mark.parametrize("filled", mostly("few", "nan", "one side", "zeros", "equal", "infinite", always=3))
+@pytest.mark.parametrize("filled", mostly("nan", "one side", "few", "zeros", "equal", "infinite", always=2))
 def test_rows_of_any_kind(filled):
     """Sides that have nothing, or less than k; rows that are not finite."""
     x = torch.zeros(2, 1500)
@@ -63,7 +63,7 @@ def test_any_shape(lengths, shards, seed):
     check_anywhere(gradwire.codec("adaptivethreshold(ratio=0.2)"), lengths, shards, seed, (0.3, 1.0, False))
 
 
-@pytest.mark.parametrize("deep", [12, 3])
+@pytest.mark.parametrize("deep", mostly(3, 12))
 def test_sums_are_folded_as_blocks_are(deep, monkeypatch):
     from gradwire.kernels.sides import gpu
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from functools import cache
@@ -417,8 +418,8 @@ def test_own_factory_that_draws_leaves_the_random_state(own_module: types.Module
         ),
         (
             "no_such_nets:small",
-            "model 'no_such_nets:small': module 'no_such_nets' cannot be imported (No module named "
-            "'no_such_nets'); check its spelling, and that it is on the Python path or in this folder",
+            "model 'no_such_nets:small': there is no module 'no_such_nets' in {here} or on the Python path; check its "
+            "spelling, or install its package",
         ),
         (
             "own_nets:large",
@@ -442,7 +443,7 @@ def test_own_factory_that_draws_leaves_the_random_state(own_module: types.Module
 def test_bad_own_factories(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         models.build(name)
-    assert str(caught.value) == message
+    assert str(caught.value) == message.format(here=os.getcwd())
 
 
 def test_bad_device() -> None:

@@ -92,17 +92,7 @@ def advise(
         accumulate=accumulate,
         backward=backward,
     )
-    profile, remarks = with_costs(
-        "advise",
-        hardware,
-        codec or (),
-        model=model,
-        gpus=gpus,
-        measure=measure,
-        encode_ms=encode_ms,
-        decode_ms=decode_ms,
-    )
-    setup |= {"hardware": profile}
+    setup, remarks = with_costs("advise", setup, codec or (), measure, encode_ms, decode_ms)
     advice = planner.advise(**setup, codecs=codec, task=task, max_loss=max_loss, any_codec=any_codec)
     advice = dataclasses.replace(advice, remarks=(*advice.remarks, *remarks))
     emit(dataclasses.asdict(advice), as_json, lambda: _page(advice, top))

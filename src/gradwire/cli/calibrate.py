@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradwire.planner.plausible import Judgement
     from gradwire.planner.profile import Profile
 
-CODECS = ("blockint(bits=8)", "efsignsgd", "topk(ratio=0.01)", "powersgd(rank=4)")
+CODECS = ("eightbit", "blockint(bits=8)", "efsignsgd", "topk(ratio=0.01)", "powersgd(rank=4)")
 PASS_SIZES = (1 << 20, 1 << 23)
 
 
@@ -103,6 +103,7 @@ def calibrate(
     from gradwire.planner.text import dump
 
     Check("calibrate").one_of("device", device, ("cpu", "cuda"))
+    Check("calibrate").integer("--hosts", hosts, 2)
     check_output("calibrate", "--record", record)
     check_output("calibrate", "--output", output)
     _check_overwrite(output, force)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from gradwire.planner.profile import CodecCost, Profile
+    from gradwire.planner.profile import CodecCost
 
 Measure = Annotated[
     bool,
@@ -33,23 +33,18 @@ DecodeMs = Annotated[
 
 def with_costs(
     command: str,
-    hardware: str,
+    setup: dict[str, Any],
     codecs: Sequence[str],
-    *,
-    model: str,
-    gpus: int,
     measure: bool,
     encode_ms: float | None,
     decode_ms: float | None,
-) -> tuple[str | Profile, list[str]]:
-    """The profile with the costs that were asked for or given, and what to know of them.
+) -> tuple[dict[str, Any], list[str]]:
+    """The set-up, its profile with the costs that were asked for or given, and what to know of them.
 
     Args:
         command: for errors.
-        hardware: the profile's name or file.
+        setup: what `gradwire.cli.setup.keywords` returns; of its `model` gradients are encoded, by `gpus` decoded.
         codecs: what `--codec` names.
-        model: whose gradients are encoded.
-        gpus: whose payloads are decoded.
         measure: run the codecs here.
         encode_ms: a given cost.
         decode_ms: a given cost.
@@ -59,19 +54,19 @@ def with_costs(
 
     given = encode_ms is not None or decode_ms is not None
     if not measure and not given:
-        return hardware, []
+        return setup, []
     if measure and given:
         raise ConfigError(f"{command}: choose --measure, or --encode-ms with --decode-ms, not both")
     if not codecs:
         raise ConfigError(f"{command}: costs are those of a codec; name it with --codec")
-    profile = Profile.load(hardware)
+    profile, model = Profile.load(setup["hardware"]), setup["model"]
     if measure:
-        costs = _measured(codecs, model, gpus)
+        costs = _measured(codecs, model, setup["gpus"])
         told = f"measured on this machine's CPU, while all else is of {profile.name}: on a GPU they differ"
     else:
         costs = _given(command, codecs, model, encode_ms, decode_ms)
         told = "as given on the command line"
-    return profile.with_codecs(costs), [f"Costs of {', '.join(costs)}: {told}."]
+    return setup | {"hardware": profile.with_codecs(costs)}, [f"Costs of {', '.join(costs)}: {told}."]
 
 
 def _given(
@@ -99,12 +94,9 @@ def _given(
 def _measured(codecs: Sequence[str], model: str, gpus: int) -> dict[str, CodecCost]:
     import torch
 
-    from gradwire.core.own_modules import load
     from gradwire.laboratory.bench import own_costs
     from gradwire.planner.own_workloads import model_shape
 
-    if ":" in model:
-        load(model.partition(":")[0], f"model {model!r}")
     shapes = model_shape(model).shapes
     specs = [_spec(codec) for codec in codecs]
     return own_costs.measure(model, shapes, specs, workers=max(2, gpus), threads=torch.get_num_threads())

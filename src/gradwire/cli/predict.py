@@ -80,17 +80,8 @@ def predict(
     )
     known, notes = baselines(hardware, DDP)
     names = list(dict.fromkeys([*known, *(codec or ())]))
-    profile, remarks = costs.with_costs(
-        "predict",
-        hardware,
-        codec or (),
-        model=model,
-        gpus=gpus,
-        measure=measure,
-        encode_ms=encode_ms,
-        decode_ms=decode_ms,
-    )
-    found = {name: planner.predict(**as_asked(name, setup | {"hardware": profile})) for name in names}
+    asked, remarks = costs.with_costs("predict", setup, codec or (), measure, encode_ms, decode_ms)
+    found = {name: planner.predict(**as_asked(name, asked)) for name in names}
     notes += remarks
     notes += [n for name, p in found.items() for n in _remarks(name, p)]
     result = _result(setup, found, notes)

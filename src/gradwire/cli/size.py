@@ -62,12 +62,11 @@ def size(
       gradwire size --model resnet18-cifar10 --codec "powersgd(rank=2)"
     """
     from gradwire import models
-    from gradwire.core.errors import ConfigError
-    from gradwire.tracing import trace
+    from gradwire.core.registry import Check
+    from gradwire.tracing import MOST_WORKERS, trace
 
-    shapes = [(name, tuple(p.shape)) for name, p in models.build(model).named_parameters() if p.requires_grad]
-    if not shapes:
-        raise ConfigError(f"size: model {model!r} has no parameter that is trained, so there is nothing to send")
+    Check("size").integer("--workers", workers, 1, MOST_WORKERS)
+    shapes = models.trained(model, models.build(model))
     traced = trace(codec, shapes, workers=workers, strategy=strategy, tensors=tensors)
     result = {"model": model} | _result(traced)
     emit(result, as_json, lambda: _table(result))

@@ -105,11 +105,12 @@ def check_agreement(group: dist.ProcessGroup, set_up: str, who: str = "attach") 
 
 
 def _level_group_counts(group: dist.ProcessGroup) -> None:
-    """Make all ranks members of equally many groups.
+    """Let all ranks have counted equally many groups.
 
-    With local synchronisation torch names a group after its ranks and the number of groups its maker is in. Ranks that
-    are in different numbers of groups would wait for each other under different names, for ever.
+    With local synchronisation torch names a group by its ranks and a number: of the groups its maker is in, or, since
+    2.14, of those it helped to make. Ranks whose numbers differ would wait for each other under other names, for ever.
     """
-    mine = len(dist.distributed_c10d._world.pg_names)
+    world = dist.distributed_c10d._world
+    mine = world.group_count if torch.__version__ >= "2.14" else len(world.pg_names)
     for _ in range(max(_everyones(group, mine)) - mine):
         dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)

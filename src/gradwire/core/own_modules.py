@@ -1,6 +1,6 @@
-"""Modules of users that hold codecs: named by `--import`, or by the environment variable GRADWIRE_IMPORT.
+"""Modules of users: how they are found; and those that hold codecs, named by `--import` or by GRADWIRE_IMPORT.
 
-The variable is how processes that a command starts come to know them, too.
+The environment variable is how processes that a command starts come to know them, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def load(name: str, who: str) -> ModuleType:
         sys.path.insert(0, here)  # a console script does not look there by itself
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as problem:
-        missing = problem.name == name or name.startswith(f"{problem.name}.")
+    except ImportError as problem:
+        gone = problem.name if isinstance(problem, ModuleNotFoundError) else None
+        missing = gone is not None and f"{name}.".startswith(f"{gone}.")
         found = f"there is no module {name!r} in {here} or on the Python path" if missing else f"{name!r}: {problem}"
         raise ConfigError(f"{who}: {found}; check its spelling, or install its package") from problem
 

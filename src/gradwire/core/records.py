@@ -40,6 +40,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 _NAMES = {dict: "an object", list: "a list", str: "a text", type(None): "null"}  # of JSON; all others are numbers
+# what values under these keys are, in `what` and in `outcome`, where they are not null
+_WHOLE = frozenset(("batch", "elements", "hosts", "ranks_per_host", "workers"))
+_NUMBERS = frozenset(("accuracy", "bits_per_second", "error", "interface_bytes", "loss", "measured_seconds"))
+_TEXTS = frozenset(("codec", "configuration", "device", "mode", "model", "strategy", "task"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,27 @@ class Record:
         missing = [f"{of}.{k}" for of, all, more in keys for k in (*all, *more) if k not in getattr(self, of)]
         if missing:
             raise ConfigError(f"a record of kind {self.kind} is without {', '.join(missing)}; {AGAIN}")
+        for of in ("what", "outcome"):
+            for key, value in getattr(self, of).items():
+                wanted = _wanted(key, value)
+                if wanted:
+                    raise ConfigError(f"`{of}.{key}` must be {wanted}, got {value!r}; {AGAIN}")
+
+
+def _wanted(key: str, value: object) -> str | None:
+    """What should stand under a key in the place of a value; None if that is right, or any value is.
+
+    >>> _wanted("batch", "eight"), _wanted("batch", 8), _wanted("note", 8)
+    ('a whole number', None, None)
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None:
+        return None
+    if key in _WHOLE:
+        return None if number and isinstance(value, int) else "a whole number"
+    if key in _NUMBERS:
+        return None if number else "a number"
+    return "a text" if key in _TEXTS and not isinstance(value, str) else None
 
 
 def append(path: str | Path, records: Iterable[Record]) -> None:

@@ -73,7 +73,10 @@ class Registry(Generic[T]):
         """The class registered under `name`."""
         import_module(self._catalogue)
         if name not in self._classes and name not in self.names():
-            raise UnknownName(f"no {self.kind} named {name!r}; {suggestion(name, self._classes)}")
+            hint = suggestion(name, self._classes)
+            own = self._group is not None and hint.startswith("known")
+            more = f". A {self.kind} of yours: import its module first, or name it with --import" if own else ""
+            raise UnknownName(f"no {self.kind} named {name!r}; {hint}{more}")
         return self._classes[name]
 
     def build(self, spec: str) -> T:

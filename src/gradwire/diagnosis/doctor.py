@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
-from gradwire.core.errors import Incompatible
 from gradwire.core.registry import Check
 from gradwire.diagnosis.report import Diagnosis, diagnose
 from gradwire.diagnosis.watcher import Watcher
+from gradwire.integrations.wrapped import ddp_of
 
 
-def doctor(model: DistributedDataParallel, *, steps: int = 30) -> Doctor:
+def doctor(model: nn.Module, *, steps: int = 30) -> Doctor:
     """Watch the next steps of a DDP model, and then say why it is not faster: compute, exchange, stragglers, data.
 
     Nothing is put in the way of gradients: DDP's own clocks are read. On the command line, without a change of the
     script: ``gradwire doctor -- torchrun … train.py``, which also measures what codecs cost on a CPU.
 
     Args:
-        model: wrapped in DistributedDataParallel; all its ranks must call this alike.
+        model: wrapped in DistributedDataParallel, compiled or not; all its ranks must call this alike.
         steps: to be measured, after the first few.
 
     Returns:
@@ -37,13 +37,9 @@ def doctor(model: DistributedDataParallel, *, steps: int = 30) -> Doctor:
         (True, 1)
         >>> dist.destroy_process_group()
     """
-    if not isinstance(model, DistributedDataParallel):
-        raise Incompatible(
-            f"doctor: the model must be wrapped in DistributedDataParallel, got {type(model).__name__}. "
-            "Wrap it first: model = DistributedDataParallel(model)."
-        )
+    ddp = ddp_of(model, "doctor")
     Check("doctor").integer("steps", steps, 3)
-    return Doctor(Watcher(model, steps))
+    return Doctor(Watcher(ddp, steps, called=model))
 
 
 class Doctor:

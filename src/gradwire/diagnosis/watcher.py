@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -69,10 +70,15 @@ class Watcher:
         model: that is trained.
         steps: to be measured, after the first few.
         tell: called with what this rank saw; on rank 0, also with what it hears of ranks on other hosts.
+        called: what the job calls, if not the model itself: a hook on a model that is compiled would be compiled, too.
     """
 
     def __init__(
-        self, model: DistributedDataParallel, steps: int = STEPS, tell: Callable[[Watch], None] = lambda watch: None
+        self,
+        model: DistributedDataParallel,
+        steps: int = STEPS,
+        tell: Callable[[Watch], None] = lambda watch: None,
+        called: nn.Module | None = None,
     ) -> None:
         self.steps, self._tell, self.models = steps, tell, 1
         self._model: Callable[[], Any] = weakref.ref(model)  # Any: DDP's clocks are not typed
@@ -97,13 +103,13 @@ class Watcher:
         self._loader: dict[str, Any] = {}
         self.done = False
         self._process = os.getpid()
-        self._cleanups = list(self._start(model))
+        self._cleanups = list(self._start(model, model if called is None else called))
 
-    def _start(self, model: Any) -> Iterator[Callable[[], None]]:
+    def _start(self, model: Any, called: nn.Module) -> Iterator[Callable[[], None]]:
         model._set_ddp_runtime_logging_sample_rate(GPU_EVERY if self._gpu else 1)
         yield register_optimizer_step_pre_hook(self._before_optimizer).remove
         yield register_optimizer_step_post_hook(self._after_optimizer).remove
-        yield model.register_forward_pre_hook(self._before_forward).remove
+        yield called.register_forward_pre_hook(self._before_forward).remove
         yield _timed(dataloader._BaseDataLoaderIter, "__next__", self._loaded)
         if not self._gpu:
             yield _timed(DistributedDataParallel, "_sync_buffers", self._sent_buffers)

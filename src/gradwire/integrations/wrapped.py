@@ -28,16 +28,17 @@ def _is_a(model: Any, name: str) -> bool:
     return any(cls.__name__ == name for cls in type(model).__mro__)
 
 
-def ddp_of(model: Any) -> DistributedDataParallel:
-    """The DDP model in what `attach` was given; refuses what cannot work, and says what to pass instead.
+def ddp_of(model: Any, who: str = "attach") -> DistributedDataParallel:
+    """The DDP model in what `attach` or `doctor` was given; refuses what cannot work, and says what to pass instead.
 
     Args:
         model: a DDP model, compiled or not.
+        who: was given it.
     """
     found = unwrapped(model)
     if isinstance(found, DistributedDataParallel):
         return found
-    raise Incompatible(f"attach: {_wanted(model, found)}")
+    raise Incompatible(f"{who}: {_wanted(model, found)}")
 
 
 def _wanted(model: Any, found: Any) -> str:

@@ -18,7 +18,7 @@ from gradwire.core.errors import ConfigError, UnknownName
 from gradwire.models import bert, densenet, gpt, lstm, ncf, own, resnet, unet, vgg
 from gradwire.models.catalogue import Input, ModelInfo, seeded
 
-__all__ = ["Input", "ModelInfo", "build", "example", "guessed", "info", "names", "remark"]
+__all__ = ["Input", "ModelInfo", "build", "example", "guessed", "info", "names", "remark", "trained"]
 
 _FAMILIES = (bert, densenet, gpt, lstm, ncf, resnet, unet, vgg)
 _MODELS: dict[str, ModelInfo] = {entry.name: entry for family in _FAMILIES for entry in family.MODELS}
@@ -51,6 +51,14 @@ def build(name: str, device: str | torch.device = "meta") -> nn.Module:
             f"model {name!r}: the factory must return an nn.Module, got {type(model).__name__}; return the model itself"
         )
     return model
+
+
+def trained(name: str, module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the parameters of `module`, the model called `name`, that have gradients; refuses none."""
+    found = [(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
+    if not found:
+        raise ConfigError(f"model {name!r} has no parameter that is trained, so there is nothing to send")
+    return found
 
 
 def example(name: str, module: nn.Module, batch: int, device: str | torch.device = "cpu") -> tuple[Tensor, ...]:

@@ -13,16 +13,14 @@ A model without `example` is tried with inputs that fit its first layer.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.core.errors import ConfigError
+from gradwire.core.own_modules import load
 from gradwire.models.catalogue import Input
 
 SIDES = (32, 224, 28)  # of images that are tried
@@ -48,16 +46,7 @@ def factory(name: str) -> Callable[[], object]:
     module_name, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         raise ConfigError(f"model {name!r} cannot be read; write module:factory, for example my_package.nets:small")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there by itself
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as problem:
-        raise ConfigError(
-            f"model {name!r}: module {module_name!r} cannot be imported ({problem}); "
-            "check its spelling, and that it is on the Python path or in this folder"
-        ) from problem
-    found: object = getattr(module, attribute, None)
+    found: object = getattr(load(module_name, f"model {name!r}"), attribute, None)
     if found is None:
         raise ConfigError(
             f"model {name!r}: module {module_name!r} has no {attribute!r}; name a function or class in it"

@@ -27,7 +27,6 @@ from gradwire import models
 from gradwire.collectives.choose import possible
 from gradwire.core.baselines import DDP
 from gradwire.core.codec import Codec, codecs
-from gradwire.core.errors import ConfigError
 from gradwire.core.registry import to_spec
 from gradwire.planner.simulated_buckets import buckets
 from gradwire.planner.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces, Workload, shipped
@@ -53,9 +52,7 @@ Tensors = Sequence[tuple[str, tuple[int, ...]]]
 
 def shape(name: str, module: nn.Module, inputs: tuple[Tensor, ...] | None) -> ModelShape:
     """A model's gradients; with inputs (on the meta device), how the backward pass comes by them."""
-    tensors = [(n, tuple(p.shape)) for n, p in module.named_parameters() if p.requires_grad]
-    if not tensors:
-        raise ConfigError(f"model {name!r} has no parameter that is trained, so there is nothing to send")
+    tensors = models.trained(name, module)
     work = _work(module, inputs) if inputs is not None else {}
     total, passed = sum(work.values()), 0.0
     if not total:

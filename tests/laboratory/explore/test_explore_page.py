@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import pytest
 from gradwire.cli import main
 from gradwire.laboratory.explore import server
 
-MISSING = "the page is NiceGUI's, which is not installed: pip install 'gradwire[explore]'"
+MISSING = "the page is NiceGUI's, which is not installed: pip install nicegui"
 START = ("explore", "--model", "resnet18-cifar10", "--port", "0", "--no-browser")
 
 
@@ -80,9 +81,23 @@ def test_without_the_library_the_message_has_the_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "nicegui", None)
     assert main(["explore"]) == 1
     assert capsys.readouterr().err == (
-        "gradwire: explore: the page needs nicegui, which is not installed; run: pip install 'gradwire[explore]', or "
+        "gradwire: explore: the page needs nicegui, which is not installed; run: pip install nicegui, or "
         "ask on the command line: gradwire advise, gradwire whatif\n"
     )
+
+
+def test_a_profile_of_ones_own_shows_its_own_model(tmp_path, monkeypatch):
+    from gradwire.planner.profile import Profile
+    from gradwire.planner.text import dump
+
+    profile = Profile.load("h200")
+    mine = dataclasses.replace(profile, name="mine", models={"my_nets:small": profile.models["resnet50"]})
+    (tmp_path / "mine.toml").write_text(dump(mine))
+    shown = []
+    monkeypatch.setattr(server, "serve", lambda start, **options: shown.append(start.model))
+    for options in ([], ["--hardware", str(tmp_path / "mine.toml")], ["--model", "bert-base"]):
+        assert main(["explore", *options]) == 0
+    assert shown == ["resnet50", "my_nets:small", "bert-base"]
 
 
 def test_a_taken_port_and_an_unknown_model(capsys, monkeypatch):

@@ -6,6 +6,7 @@ One record a setting, of kind "prediction": its `what` is that of the measured o
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from gradwire.core import environment
 from gradwire.core.baselines import CODEC_OF
 from gradwire.core.codec import codecs
+from gradwire.core.errors import ConfigError
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import to_spec
 from gradwire.core.training_records import pooled, trainings
@@ -81,7 +83,13 @@ def predict_all(
             continue
         if record.what["model"] not in profile.models:
             continue
-        predicted = calibrate.predict_record(record, workload_of(record.what), profile)
+        workload = workload_of(record.what)
+        if profile.cost(workload.codec) is None:
+            raise ConfigError(
+                f"validate: profile {profile.name} does not know what {workload.codec} costs; calibrate with it: "
+                f"gradwire calibrate --model {workload.model} --codec {shlex.quote(workload.codec)} -o FILE"
+            )
+        predicted = calibrate.predict_record(record, workload, profile)
         seconds, measured = predicted.step_seconds, record.quantiles.p50
         found.append(
             dataclasses.replace(

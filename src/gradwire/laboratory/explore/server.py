@@ -42,7 +42,7 @@ def serve(start: Question, *, port: int, show: bool, told: Callable[[str], None]
         from nicegui import ui
     except ImportError as missing:
         raise MissingExtra(
-            f"explore: the page needs {missing.name}, which is not installed; run: pip install 'gradwire[explore]', "
+            f"explore: the page needs {missing.name}, which is not installed; run: pip install nicegui, "
             "or ask on the command line: gradwire advise, gradwire whatif"
         ) from missing
     known = answers.models(start.hardware)

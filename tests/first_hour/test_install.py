@@ -1,25 +1,14 @@
-"""What `make dist` builds: it holds every file, and works where nothing but its dependencies is installed.
-
-The clean environment is a virtual one. Its dependencies are links to those of the environment that runs the tests: just
-the packages that the wheel asks for, and what these ask for, so that nothing has to be fetched.
-"""
+"""What `make dist` builds: it holds every file, and works where nothing but its dependencies is installed."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from clean_environment import ROOT, add_dependencies, clean, environment, run
 
-ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
 import torch
@@ -38,23 +27,6 @@ dist.destroy_process_group()
 SLOW = "gradwire: without Numba codecs run in plain torch on the CPU, several times slower; pip install numba"
 
 
-def run(*command, **options):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=200, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory):
-    """As `make dist`, of a copy of the tree, with the packages that are here."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tree / "dist", tree)
-    return tree / "dist"
-
-
 def test_wheel_and_sources_hold_every_file(dist):
     files = (f for f in (ROOT / "src").rglob("*") if f.is_file())
     parts = (f.relative_to(ROOT / "src") for f in files)
@@ -65,45 +37,6 @@ def test_wheel_and_sources_hold_every_file(dist):
     with tarfile.open(next(dist.glob("*.tar.gz"))) as sources:
         inside = {name.partition("/")[2] for name in sources.getnames()}
     assert {f"src/{name}" for name in ours} | {"LICENSE", "README.md", "pyproject.toml"} <= inside
-
-
-def asked_for(requirements, extra=""):
-    """The distributions that requirements bring, with what they bring themselves."""
-    found, waiting = set(), [(r, extra) for r in requirements]
-    while waiting:
-        text, of = waiting.pop()
-        requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": of}):
-            continue
-        if name not in found:
-            found.add(name)
-            waiting += [(r, e) for r in importlib.metadata.requires(name) or () for e in ("", *requirement.extras)]
-    return found
-
-
-def environment(folder, dist):
-    """A virtual environment with the wheel and nothing else."""
-    run(sys.executable, "-m", "venv", "--without-pip", folder)
-    options = ("--no-index", "--no-deps", "--no-compile")
-    run(sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", *options, next(dist.glob("*.whl")))
-    return folder
-
-
-def add_dependencies(folder, extra=""):
-    """Link what the installed wheel asks for, by itself or with an extra."""
-    [site] = folder.glob("lib/python*/site-packages")
-    [metadata] = importlib.metadata.distributions(name="gradwire", path=[str(site)])
-    for name in asked_for(metadata.requires or (), extra):
-        found = importlib.metadata.distribution(name)
-        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-            if not (site / top).exists():
-                (site / top).symlink_to(Path(str(found.locate_file(top))))
-
-
-def clean(**more):
-    """The variables of a shell that knows nothing of this tree."""
-    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONWARNINGS")} | more
 
 
 def trained(programs, folder):
