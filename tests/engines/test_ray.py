@@ -14,25 +14,24 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray"),
 ]
 CLUSTER = """
-import sys, time
+import pathlib, sys, time
 from ray.cluster_utils import Cluster
 
 node = {"num_cpus": 1, "object_store_memory": 100 << 20}
 cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
 cluster.add_node(**node)
-print("address", cluster.address, flush=True)
-time.sleep(float(sys.argv[1]))
+pathlib.Path(sys.argv[1]).write_text(cluster.address + " ")
+time.sleep(float(sys.argv[2]))
 """
 
 
 def test_a_worker_is_killed(tmp_path, undisturbed, marked):
-    folder, log, cluster_log = tmp_path / "checkpoint", tmp_path / "log", tmp_path / "cluster.log"
-    cluster_log.touch()
-    marked.start([sys.executable, "-c", CLUSTER, 5 * LIMIT], cluster_log)
-    wait_for(lambda: "address " in cluster_log.read_text(), cluster_log)
-    address = cluster_log.read_text().rpartition("address ")[2].split()[0]
+    folder, log, cluster_log, address = (tmp_path / name for name in ("checkpoint", "log", "cluster.log", "address"))
+    marked.start([sys.executable, "-c", CLUSTER, address, 5 * LIMIT], cluster_log)
+    wait_for(lambda: address.exists() and address.read_text().endswith(" "), cluster_log)
 
-    job = marked.start([sys.executable, "examples/engines/ray_train.py", *arguments(folder)], log, RAY_ADDRESS=address)
+    command = [sys.executable, "examples/engines/ray_train.py", *arguments(folder)]
+    job = marked.start(command, log, RAY_ADDRESS=address.read_text().strip())
     wait_for(lambda: steps_saved(folder) or job.poll() is not None, log)
     workers = [p for p in marked.processes() if p.title.startswith("ray::RayTrainWorker")]
     assert len(workers) == 2, log.read_text()[-4000:]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from gradwire.cli import main
 from gradwire.core import records
@@ -15,6 +18,12 @@ from gradwire.laboratory.hosts.namespace import missing
 
 SMALL = {"layers": 1, "width": 64, "rates": ("100mbit",), "steps": 8}
 LAB = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def page(found):
+    console = Console(width=130, file=io.StringIO())
+    console.print(importlib.import_module("gradwire.cli.bench.sharded")._page(found))
+    return console.file.getvalue()
 
 
 @LAB
@@ -35,6 +44,9 @@ def test_codecs_send_less_than_torch(tmp_path, per_host):
     for label in list(gradients)[1:]:  # weights that are gathered cancel out
         saved, wanted = seen[SHARDED_FP32] - seen[label], whole - gradients[label]
         assert 0.9 * wanted <= saved <= 1.1 * wanted, label
+    shown = page(list(found.values()))
+    assert all(f"\n {label} " in shown for label in found)
+    assert shown.count(SHARDED_ONCE) == (2 if per_host == 1 else 0)  # a line and a column
     ours = found.pop("blockint(bits=8)")
     assert gradients["blockint(bits=8)"] <= per_host * ours.outcome["sent_bytes"] <= 1.1 * gradients["blockint(bits=8)"]
     assert ours.outcome["parts_seconds"]["communicate"] > 0

@@ -20,13 +20,10 @@ HEADINGS = (
     "encode/\nexchange/\ndecode, ms",
     "gradients\nsent",
     "all sent\nby a host",
-    "torch fp32\n/ this",
-    "torch bf16\n/ this",
-    "all-to-all\n/ this",
 )
 CAPTION = (
     "of a step; gradients: by one rank, in the codec's exchange; all: by the interface, gathered weights among "
-    "them; last columns: above 1 is faster; all-to-all: fp32, each shard sent once"
+    "them; last columns: above 1 is faster than that baseline"
 )
 
 
@@ -93,10 +90,15 @@ def _page(found: Sequence[Record]) -> Any:
     """One table a network."""
     from rich.console import Group
 
+    from gradwire.laboratory.bench.sharded import SHARDS
+
     tables = []
     for time in dict.fromkeys(r.time for r in found):
         group = [r for r in found if r.time == time]
-        tables += [title(group[0]), sweeps.table(HEADINGS, rows(group), CAPTION)]
+        medians = {r.what["configuration"]: r.quantiles.p50 for r in group}
+        beside = {label: medians[label] for label in SHARDS if label in medians}
+        headings = (*HEADINGS, *(f"{label}\n/ this" for label in beside))
+        tables += [title(group[0]), sweeps.table(headings, [cells(r, beside) for r in group], CAPTION)]
     return Group(*tables)
 
 
@@ -111,26 +113,19 @@ def title(record: Record) -> str:
     return f"GPT, {what['parameters'] / 1e6:.3g} million parameters, {what['hosts']} hosts, {ranks}, {rate}"
 
 
-def rows(group: Sequence[Record]) -> list[list[str]]:
-    """The lines of one group."""
-    medians = {r.what["configuration"]: r.quantiles.p50 for r in group}
-    return [cells(r, medians) for r in group]
-
-
-def cells(record: Record, medians: dict[str, float]) -> list[str]:
-    """One line; `medians` are those of the same run."""
+def cells(record: Record, beside: dict[str, float]) -> list[str]:
+    """One line; `beside` holds the medians of the same run's baselines."""
     from gradwire.core.units import format_bytes
-    from gradwire.laboratory.bench.sharded import SHARDS
 
     outcome, q = record.outcome, record.quantiles
     parts, sent = outcome["parts_seconds"], outcome["sent_bytes"]
     lane = [parts[p] for p in ("encode", "communicate", "decode")]
     return [
         record.what["configuration"],
-        f"{q.p50 * 1e3:.1f} ({q.p20 * 1e3:.0f}-{q.p80 * 1e3:.0f})",
-        "/".join(f"{parts[p] * 1e3:.3g}" for p in ("forward", "backward")),
-        "-" if sent is None else "/".join(f"{s * 1e3:.3g}" for s in lane),
+        f"{q.p50 * 1e3:.0f} ({q.p20 * 1e3:.0f}-{q.p80 * 1e3:.0f})",
+        "/".join(f"{parts[p] * 1e3:.0f}" for p in ("forward", "backward")),
+        "-" if sent is None else "/".join(f"{s * 1e3:.0f}" for s in lane),
         "-" if sent is None else format_bytes(sent),
         format_bytes(outcome["interface_bytes"]),
-        *(f"{medians[b] / q.p50:.2f}" if b in medians else "-" for b in SHARDS),
+        *(f"{median / q.p50:.2f}" for median in beside.values()),
     ]
