@@ -1,23 +1,28 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
-# `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face. make docs: write the generated
-# pages, and the documentation to site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh
-# clone.
+# `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-engines: torchrun on
+# several nodes, Slurm (as root of a Debian: it installs the packages) and Ray. make docs: write the generated pages, and
+# the documentation to site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
+ENGINES := .venv-engines/bin
+SLURM := slurmctld slurmd slurm-client
 
-.PHONY: demo test test-all test-trainers check docs dist traces profiles mutants setup clean clean-kernels
+.PHONY: demo test test-all test-trainers test-engines slurm check docs dist traces profiles mutants setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
 
 test: check
-	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers and not engines"
 
 test-all: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m sweep
 
 test-trainers: .venv/trainers-ready
 	$(BIN)/pytest -m trainers
+
+test-engines: .venv-engines/ready slurm
+	$(ENGINES)/pytest -m engines -rs tests/engines
 
 check: setup
 	$(BIN)/ruff check .
@@ -57,8 +62,20 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[trainers]'
 	touch $@
 
+# an environment of its own: Ray brings much along
+.venv-engines/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-engines
+	$(ENGINES)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(ENGINES)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[engines]' pytest pytest-timeout
+	touch $@
+
+slurm:
+	@command -v slurmctld slurmd sbatch > /dev/null || \
+	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLURM) > /dev/null; } || \
+	echo "Slurm is not tested: it needs Debian's packages $(SLURM), which root can install"
+
 clean-kernels:
 	find src -name '*.nb?' -delete
 
 clean:
-	rm -rf .venv build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-engines build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -33,8 +33,12 @@ HELD_OUT = 1 << 30  # a seed that no training step reaches
 
 
 def main() -> None:
-    options = parse()
-    device = start()
+    train(parse(), start())
+    dist.destroy_process_group()
+
+
+def train(options: argparse.Namespace, device: torch.device) -> None:
+    """Train on the process group that is there: ours, or that of an engine such as Ray."""
     rank, workers = dist.get_rank(), dist.get_world_size()
 
     model = DistributedDataParallel(shapes.model(seed=0).to(device))
@@ -56,7 +60,6 @@ def main() -> None:
 
     if rank == 0:
         report(model, handle, device)
-    dist.destroy_process_group()
 
 
 def save(
@@ -118,8 +121,10 @@ def report(model: DistributedDataParallel, handle: gradwire.Handle, device: torc
 def start() -> torch.device:
     """Join the process group that torchrun describes."""
     store, rank, workers = next(dist.rendezvous("env://"))
-    # torchrun keeps its store over a restart, and with it the addresses of ranks that are no more
-    store = dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun keeps its store over a restart, and with it the addresses of ranks that are no more. Nodes count
+        # restarts apart, so on several let each start have a store of its own: see engines/torchrun.sh
+        store = dist.PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):  # NCCL wants a GPU for each rank
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)

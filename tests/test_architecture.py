@@ -61,6 +61,7 @@ MAY_IMPORT = {
         "trackers",
         "unit",
         "engine",
+        "sharded",
         "cluster",
         "tracing",
         "integrations",

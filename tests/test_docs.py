@@ -23,6 +23,7 @@ PAGES = [
     "docs/codecs.md",
     "docs/doctor.md",
     "docs/encode.md",
+    "docs/engines.md",
     "docs/findings.md",
     "docs/grace.md",
     "docs/lab.md",

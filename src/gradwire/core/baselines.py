@@ -7,6 +7,9 @@ NOTHING = "no exchange"  # every rank for itself
 PLAIN = "fp32 DDP"  # DDP as it comes
 HALF = "fp16 DDP"  # with torch's own FP16 hook
 POWERSGD = "torch powerSGD"  # with torch's own PowerSGD hook
+SHARDED_FP32 = "torch fp32"  # FSDP2 as it comes
+SHARDED_BF16 = "torch bf16"  # with torch's own reduction in bf16
+SHARDED_ONCE = "fp32 all-to-all"  # a reduce-scatter that sends each shard once; that of gloo is an all-reduce
 BASELINES = (NOTHING, PLAIN, HALF, POWERSGD)
 
 # the codecs that send what DDP does by itself, or with torch's own hook

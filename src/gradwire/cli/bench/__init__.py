@@ -10,11 +10,12 @@ from gradwire.cli.bench.collective import collective
 from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.iteration import iteration
 from gradwire.cli.bench.overlap import overlap
+from gradwire.cli.bench.sharded import sharded
 from gradwire.cli.bench.step import step
 from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
-for function in (encode, iteration, overlap, collective, step, autopilot, accuracy):
+for function in (encode, iteration, overlap, collective, step, sharded, autopilot, accuracy):
     bench.command()(importing(function))
 
 

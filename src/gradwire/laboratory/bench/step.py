@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -221,7 +221,18 @@ def _known_bytes(setting: Mapping[str, Any], workers: int) -> float | None:
 
 def train_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Make all configurations' steps in turns over the default group; returns this rank's share of each."""
-    runs = [_Run(setting) for setting in settings]
+    return turns([_run(setting) for setting in settings])
+
+
+def _run(setting: Mapping[str, Any]) -> Run:
+    module = build(setting["model"])
+    inputs = example(setting["model"], module, setting["batch"])
+    model, handle = prepare(module, setting, ONE_BUCKET)
+    return Run(setting, model, module, inputs, handle)
+
+
+def turns(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Make all steps of all configurations, some of each in turn; returns this rank's share of each."""
     open_runs = list(runs)
     while open_runs:
         for run in open_runs:
@@ -231,22 +242,40 @@ def train_all(rank: Rank | None, settings: Sequence[Mapping[str, Any]]) -> list[
     return [run.share() for run in runs]
 
 
-def _agreed(runs: Sequence[_Run]) -> list[bool]:
+def _agreed(runs: Sequence[Run]) -> list[bool]:
     """Who goes on: decided by rank 0's clock, so that all ranks make as many steps."""
     flags = torch.tensor([run.wants_more for run in runs], dtype=torch.uint8)
     dist.broadcast(flags, src=0)
     return [bool(f) for f in flags]
 
 
-class _Run:
-    """One configuration on one rank."""
+class Counted(Protocol):
+    """What tells bytes and seconds since it was attached."""
 
-    def __init__(self, setting: Mapping[str, Any]) -> None:
+    def stats(self) -> dict[str, Any]: ...
+
+
+class Run:
+    """One configuration on one rank.
+
+    Args:
+        setting: its ``steps``, and the ``seconds`` that they may take, or None.
+        model: what computes the scores.
+        module: whose parameters are trained.
+        inputs: of a step.
+        handle: that compresses, if any does.
+    """
+
+    def __init__(
+        self,
+        setting: Mapping[str, Any],
+        model: Callable[..., Any],
+        module: nn.Module,
+        inputs: tuple[Tensor, ...],
+        handle: Counted | None,
+    ) -> None:
         self.setting, self.steps = setting, int(setting["steps"])
-        self.label: str = setting["configuration"]
-        module = build(setting["model"])
-        self.inputs = example(setting["model"], module, setting["batch"])
-        self.model, self.handle = prepare(module, setting, ONE_BUCKET)
+        self.model, self.inputs, self.handle = model, inputs, handle
         self.optimizer = torch.optim.SGD(module.parameters(), RATE)
         self.samples: list[tuple[float, float, float]] = []  # forward, backward, optimizer
         self.interface: list[int] = []
