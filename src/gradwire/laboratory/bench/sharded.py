@@ -13,18 +13,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from gradwire.core.baselines import SHARDED_BF16, SHARDED_FP32, SHARDED_ONCE
 from gradwire.core.registry import Check
 from gradwire.engine import Engine
-from gradwire.integrations.fsdp import attach_sharded
+from gradwire.integrations.ddp import attach
 from gradwire.laboratory.bench import step
 from gradwire.laboratory.bench.launch import Rank, launch
 from gradwire.laboratory.bench.sweep import Group, Measured, Place, Sweep
@@ -144,7 +144,7 @@ def _run(setting: Mapping[str, Any], mesh: DeviceMesh) -> step.Run:
         if label == SHARDED_ONCE:
             wrapped.set_custom_reduce_scatter(_Once())
     replicas = mesh["replicate"] if mesh.ndim > 1 else None
-    handle = None if own else attach_sharded(model, label, replicas=replicas)
+    handle = None if own else attach(cast(FSDPModule, model), label, replicas=replicas)
     return step.Run(setting, model, model, _words(setting["batch"]), handle)
 
 
