@@ -1,23 +1,26 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
-# `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face. make docs: write the generated
-# pages, and the documentation to site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh
-# clone.
+# `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-frameworks: JAX,
+# TensorFlow and Keras, in an environment of their own. make docs: write the generated pages, and the documentation to
+# site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-trainers check docs dist traces profiles mutants setup clean clean-kernels
+.PHONY: demo test test-all test-trainers test-frameworks check docs dist traces profiles mutants setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
 
 test: check
-	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers and not frameworks"
 
 test-all: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m sweep
 
 test-trainers: .venv/trainers-ready
 	$(BIN)/pytest -m trainers
+
+test-frameworks: .venv-frameworks/ready
+	.venv-frameworks/bin/pytest -m frameworks
 
 check: setup
 	$(BIN)/ruff check .
@@ -57,8 +60,15 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[trainers]'
 	touch $@
 
+.venv-frameworks/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  'pytest>=8.3' 'pytest-timeout>=2.3' --editable '.[cpu,jax,keras,tensorflow]'
+	touch $@
+
 clean-kernels:
 	find src -name '*.nb?' -delete
 
 clean:
-	rm -rf .venv build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-frameworks build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,7 +89,10 @@ def test_a_tree_comes_back_as_it_was():
         ({}, "me: there are no arrays in this dict; hand in the gradients"),
         ([None], "me: there are no arrays in this list; hand in the gradients"),
         ([1.0], "gradwire: arrays of NumPy, torch, JAX, TensorFlow can be reduced, got builtins.float; convert it to "),
-        ([numpy.ones(1), torch.ones(1)], "me: [0] is an array of NumPy and [1] of torch; hand in arrays of one framewo"),
+        (
+            [numpy.ones(1), torch.ones(1)],
+            "me: [0] is an array of NumPy and [1] of torch; hand in arrays of one framewo",
+        ),
     ],
 )
 def test_what_is_no_tree_of_arrays_is_refused(tree, sentence):

@@ -1,8 +1,8 @@
 """Arrays of other frameworks as torch tensors and back, without a copy where both sides allow it (DLPack).
 
-Into torch nothing is copied. On the way back JAX and TensorFlow want an address that is a multiple of 64 bytes, and copy
-what lies elsewhere. Inside a compiled program (`jax.jit`, `tf.function`) arrays have no values yet: there the program
-calls back to Python when it runs, and copies what comes back.
+Into torch nothing is copied. On the way back JAX and TensorFlow want an address that is a multiple of 64 bytes; what
+lies elsewhere is copied. Inside a compiled program (`jax.jit`, `tf.function`) arrays have no values yet: there the
+program calls back to Python when it runs, and copies what comes back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils import dlpack
 
 from gradwire.core.errors import Incompatible, MissingExtra
 
@@ -52,7 +53,7 @@ class NumPy(Framework):
     name, modules = "NumPy", ("numpy",)
 
     def to_torch(self, array: Any) -> Tensor:
-        return torch.from_dlpack(array)
+        return dlpack.from_dlpack(array)
 
     def from_torch(self, tensor: Tensor) -> Any:
         return tensor.numpy()
@@ -78,7 +79,7 @@ class Jax(Framework):
                 f"gradwire: an array of JAX lies on {len(array.devices())} devices, and a rank hands in arrays of one. "
                 "Give each process one device, or use gradwire.frameworks.jax_codecs inside shard_map."
             )
-        return torch.from_dlpack(array)
+        return dlpack.from_dlpack(array)
 
     def from_torch(self, tensor: Tensor) -> Any:
         return needed("jax").dlpack.from_dlpack(tensor)
@@ -91,7 +92,7 @@ class Jax(Framework):
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
 
         def on_host(*values: Any) -> list[Any]:
-            found = function([torch.from_dlpack(v) for v in values])
+            found = function([dlpack.from_dlpack(v) for v in values])
             return [_numpy(t, shape.dtype) for t, shape in zip(found, shapes, strict=True)]
 
         found: list[Any] = callbacks.io_callback(on_host, shapes, *arrays, ordered=True)
@@ -102,11 +103,11 @@ class TensorFlow(Framework):
     name, modules, channels_last = "TensorFlow", ("tensorflow",), True
 
     def to_torch(self, array: Any) -> Tensor:
-        return torch.from_dlpack(needed("tensorflow").experimental.dlpack.to_dlpack(array))
+        return dlpack.from_dlpack(needed("tensorflow").experimental.dlpack.to_dlpack(array))
 
     def from_torch(self, tensor: Tensor) -> Any:
         aligned = tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
-        return needed("tensorflow").experimental.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(aligned))
+        return needed("tensorflow").experimental.dlpack.from_dlpack(aligned.__dlpack__())
 
     def dense(self, array: Any) -> Any:
         """Embeddings give rows and their numbers."""

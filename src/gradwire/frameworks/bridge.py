@@ -192,7 +192,7 @@ class Bridge:
         parts = [torch.nn.functional.pad(_bytes(t), (0, -t.nbytes % ALIGNMENT)) for t in tensors]
         row = torch.cat(parts)
         dist.broadcast(row, dist.get_global_rank(self._group, 0), group=self._group)
-        pieces = zip(row.split([len(part) for part in parts]), tensors, strict=True)
+        pieces = zip(torch.split(row, [len(part) for part in parts]), tensors, strict=True)
         found = [piece[: t.nbytes].view(t.dtype).view(t.shape) for piece, t in pieces]
         return tree.build([tree.framework.from_torch(t) for t in found])
 
@@ -240,8 +240,8 @@ class Bridge:
     def stats(self) -> dict[str, Any]:
         """Tell what has happened since this was made; see the handle of `attach`."""
         if self._session is None:
-            engine = self.engine
-            return {"codec": engine.codec.spec, "memory": to_spec(engine.memory), "workers": self.size, "steps": 0}
+            about = {"codec": self.engine.codec.spec, "memory": to_spec(self.engine.memory), "workers": self.size}
+            return about | {"steps": 0, "sent_bytes": 0, "sent_bytes_per_step": 0.0}
         return self._session.stats()
 
 
