@@ -20,7 +20,7 @@ test-trainers: .venv/trainers-ready
 	$(BIN)/pytest -m trainers
 
 test-frameworks: .venv-frameworks/ready
-	.venv-frameworks/bin/pytest -m frameworks
+	.venv-frameworks/bin/pytest -m frameworks tests/frameworks
 
 check: setup
 	$(BIN)/ruff check .
