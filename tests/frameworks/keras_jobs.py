@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import numpy
 import pytest
@@ -23,6 +24,7 @@ def model_of(keras, compiled=True):
 def began(rank):
     """Weights before and after, momenta that are shared too, and one step of a loop that calls the optimizer."""
     keras = quietly("keras")
+    warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, for Keras
     from gradwire.frameworks.keras import distribute
 
     keras.utils.set_random_seed(rank)
@@ -39,6 +41,7 @@ def began(rank):
 def refusals(rank):
     """The sentences, and what comes when there is nothing to refuse."""
     keras = quietly("keras")
+    warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, for Keras
     from gradwire.frameworks.keras import distribute
 
     unbuilt = keras.Sequential([keras.layers.Dense(2)])

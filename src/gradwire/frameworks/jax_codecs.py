@@ -27,7 +27,7 @@ from gradwire.codecs.lowrank.powersgd import PowerSGD
 from gradwire.codecs.quantization.blockint import BlockInt
 from gradwire.codecs.sparsification.topk import TopK
 from gradwire.collectives.scatter_reduce_gather import shard_length
-from gradwire.core.codec import Codec
+from gradwire.core.codec import Codec, codecs
 from gradwire.core.errors import Incompatible
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
@@ -65,15 +65,16 @@ def over_axis(
         tensors: ``"matrices"`` sends vectors and tiny tensors as they are, but for casts; ``"all"`` compresses all.
         seed: of PowerSGD's first factors.
     """
-    rounds = isinstance(codec, str) and codec.startswith((PowerSGD.name, NoCompression.name))
-    rounds = rounds or isinstance(codec, PowerSGD | NoCompression)
-    strategy = "auto" if rounds else "scatter_reduce_gather"
-    engine = Engine(codec, memory=memory, strategy=strategy, tensors=tensors, workers=workers)
-    return _transformation(engine, engine.codec, axis, seed)
+    built = codecs.build(codec) if isinstance(codec, str) else codec
+    wire = _wire(built)
+    if isinstance(built, PowerSGD) and tensors != "matrices":
+        raise Incompatible("over_axis: powersgd factors matrices, and sends all else as it is; use tensors='matrices'")
+    strategy = "auto" if wire is None else "scatter_reduce_gather"
+    engine = Engine(built, memory=memory, strategy=strategy, tensors=tensors, workers=workers)
+    return _transformation(engine, built, wire, axis, seed)
 
 
-def _transformation(engine: Engine, codec: Codec, axis: str, seed: int) -> Any:
-    wire = _wire(codec)
+def _transformation(engine: Engine, codec: Codec, wire: _Wire | None, axis: str, seed: int) -> Any:
     if to_spec(engine.memory) not in ("none", "error_feedback"):
         raise Incompatible(
             f"over_axis: memory {to_spec(engine.memory)!r} has no form in a compiled program; use 'default' or 'none'"
