@@ -119,8 +119,8 @@ def state_specs(state: Any, axis: str) -> Any:
     def specs(part: Any) -> Any:
         if not isinstance(part, State):
             return P()
-        kept = [None if rows is None else P(axis) for rows in (part.error, part.owner_error)]
-        return State(*kept, tuple(P() for _ in part.factors))
+        error, owner_error = (None if rows is None else P(axis) for rows in (part.error, part.owner_error))
+        return State(error, owner_error, tuple(P() for _ in part.factors))
 
     return jax.tree.map(specs, state, is_leaf=lambda part: isinstance(part, State))
 
