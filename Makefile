@@ -1,19 +1,21 @@
 # make demo: set up and run the main job. make test: set up and pass the tests; make test-all: the long sweeps that
 # `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-engines: torchrun on
-# several nodes, Slurm (as root of a Debian: it installs the packages) and Ray. make docs: write the generated pages, and
-# the documentation to site/. make dist: a wheel and an archive of the sources, in dist/. All work on a fresh clone.
+# several nodes, Slurm (as root of a Debian: it installs the packages) and Ray; make test-frameworks: JAX, TensorFlow and
+# Keras. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and an archive of the
+# sources, in dist/. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINES := .venv-engines/bin
 SLURM := slurmctld slurmd slurm-client
 
-.PHONY: demo test test-all test-trainers test-engines slurm check docs dist traces profiles mutants setup clean clean-kernels
+.PHONY: demo test test-all test-trainers test-engines test-frameworks slurm check docs dist traces profiles mutants setup
+.PHONY: clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
 
 test: check
-	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers and not engines"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not sweep and not trainers and not engines and not frameworks"
 
 test-all: setup
 	$(BIN)/pytest -n 2 --dist worksteal -m sweep
@@ -23,6 +25,9 @@ test-trainers: .venv/trainers-ready
 
 test-engines: .venv-engines/ready slurm
 	$(ENGINES)/pytest -m engines -rs tests/engines
+
+test-frameworks: .venv-frameworks/ready
+	.venv-frameworks/bin/pytest -m frameworks tests/frameworks
 
 check: setup
 	$(BIN)/ruff check .
@@ -74,8 +79,15 @@ slurm:
 	{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $(SLURM) > /dev/null; } || \
 	echo "Slurm is not tested: it needs Debian's packages $(SLURM), which root can install"
 
+.venv-frameworks/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  'pytest>=8.3' 'pytest-timeout>=2.3' --editable '.[cpu,jax,keras,tensorflow]'
+	touch $@
+
 clean-kernels:
 	find src -name '*.nb?' -delete
 
 clean:
-	rm -rf .venv .venv-engines build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-engines .venv-frameworks build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

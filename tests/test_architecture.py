@@ -52,6 +52,9 @@ MAY_IMPORT = {
         *("core", "memory", "adaptive", "engine", "checkpoint", "session", "sharded", "tracing", "trackers", "planner"),
     },
     "trainers": {"core", "integrations"},
+    "frameworks": {
+        *("core", "kernels", "codecs", "memory", "collectives", "engine", "checkpoint", "session", "trainers"),
+    },
     "laboratory.bench": {
         "core",
         "kernels",
@@ -99,6 +102,7 @@ OUTSIDE = {
         "session.py",
         "integrations/*.py",
         "trainers/*.py",
+        "frameworks/*.py",
         "diagnosis/*.py",
         "laboratory/bench/*.py",
         "laboratory/bench/tasks/*.py",
@@ -111,6 +115,9 @@ OUTSIDE = {
     "numpy": ["kernels/*/cpu.py", "kernels/*/one_pass.py", "laboratory/bench/data/*.py"],
     "matplotlib": ["laboratory/report/*.py"],
     "nicegui": ["laboratory/explore/server.py"],
+    "jax": ["frameworks/*.py"],
+    "tensorflow": ["frameworks/*.py"],
+    "keras": ["frameworks/*.py"],
     "lightning": ["trainers/lightning.py"],
     "transformers": ["trainers/huggingface.py"],
 }

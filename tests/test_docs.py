@@ -143,8 +143,8 @@ def snippets(page):
 
 RUN_HERE = ("README.md", "docs/start.md", "docs/adaptive.md", "docs/grace.md", "docs/autopilot.md")
 # in turn: on emulated hosts, tests/laboratory/hosts/test_run.py; below; by four ranks, tests/integrations/test_fsdp.py;
-# tests/test_training_page.py
-RUN_ELSEWHERE = ("docs/lab.md", OWN, "docs/sharded.md", "docs/api/training.md")
+# tests/test_training_page.py; by two ranks, tests/frameworks/test_frameworks_page.py
+RUN_ELSEWHERE = ("docs/lab.md", OWN, "docs/sharded.md", "docs/api/training.md", "docs/frameworks.md")
 
 
 def test_every_block_of_python_is_run():

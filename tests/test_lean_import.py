@@ -5,7 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ["numba", "triton", "typer", "rich", "click", "matplotlib", "pandas", "tensorboard", "wandb", "hypothesis"]
+HEAVY = [
+    "jax",
+    "keras",
+    "tensorflow",
+    "numba",
+    "triton",
+    "typer",
+    "rich",
+    "click",
+    "matplotlib",
+    "pandas",
+    "tensorboard",
+    "wandb",
+    "hypothesis",
+]
 
 
 def run(code):

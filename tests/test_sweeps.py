@@ -14,12 +14,14 @@ from sweeps import SUITES, is_sweep
 ROOT = Path(__file__).parent.parent
 
 
-def test_three_commands_run_all_tests():
+def test_five_commands_run_all_tests():
     commands = [line for line in (ROOT / "Makefile").read_text().splitlines() if "/pytest" in line]
     assert [command.partition(" -m ")[2] for command in commands] == [
-        '"not sweep and not trainers"',
+        '"not sweep and not trainers and not engines and not frameworks"',
         "sweep",
         "trainers",
+        "engines -rs tests/engines",
+        "frameworks tests/frameworks",
     ]
     assert (ROOT / ".ci" / "run").read_text().endswith("make test\nmake test-all\n")
 
