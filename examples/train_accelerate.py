@@ -17,7 +17,7 @@ import gradwire.trainers.accelerate  # the first
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--codec", default="blockint(bits=8)", help="see: gradwire codecs; empty: none attached")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs; empty: none attached")
     options.add_argument("--save", default=None, help="folder of a checkpoint to write at the end")
     options.add_argument("--resume", default=None, help="folder of a checkpoint to go on from")
     told = options.parse_args()

@@ -136,7 +136,7 @@ def start() -> torch.device:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codec", default="topk(ratio=0.01)", help="see: gradwire codecs; auto: find out")
+    parser.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs; auto: find out")
     parser.add_argument("--steps", type=int, default=100, help="up to which step to train")
     parser.add_argument("--folder", type=Path, default=Path("checkpoint"), help="where the checkpoint lies")
     parser.add_argument("--save-every", type=int, default=0, help="steps; 0: only at the end")

@@ -43,7 +43,7 @@ class Data(Dataset):  # type: ignore[type-arg]
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--codec", default="blockint(bits=8)", help="see: gradwire codecs; empty: none attached")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs; empty: none attached")
     options.add_argument("--folder", default=str(Path(gettempdir()) / "train_huggingface"), help="of checkpoints")
     options.add_argument("--steps", type=int, default=20)
     options.add_argument("--resume", action="store_true", help="from the last checkpoint in the folder")

@@ -25,7 +25,7 @@ def loss_of(parameters, x, y):
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--codec", default="topk(ratio=0.05)", help="see: gradwire codecs")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
     told = options.parse_args()
 
     dist.init_process_group("gloo")  # here

@@ -87,7 +87,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--backend", choices=["tensorflow", "jax", "torch"], default="tensorflow")
     options.add_argument("--model", choices=["conv", "ncf"], default="conv")
-    options.add_argument("--codec", default="blockint(bits=8)", help="see: gradwire codecs")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
     options.add_argument("--data-dir", default=None, help="folder of CIFAR-10 or MovieLens-1M; drawn data without it")
     options.add_argument("--epochs", type=int, default=4)
     options.add_argument("--folder", default=None, help="go on from the checkpoint in it, if there is one, and save")

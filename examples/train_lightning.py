@@ -32,7 +32,7 @@ class Net(LightningModule):
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--codec", default="blockint(bits=8)", help="see: gradwire codecs; empty: none attached")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs; empty: none attached")
     options.add_argument("--epochs", type=int, default=2)
     options.add_argument("--save", default=None, help="file of a checkpoint to write at the end")
     options.add_argument("--resume", default=None, help="file of a checkpoint to go on from")

@@ -16,7 +16,7 @@ from gradwire.frameworks.bridge import Bridge  # here
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--codec", default="topk(ratio=0.05)", help="see: gradwire codecs")
+    options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
     told = options.parse_args()
 
     dist.init_process_group("gloo")  # here

@@ -21,8 +21,8 @@ LIMIT = 600.0  # seconds
 
 
 def arguments(folder):
-    """Of examples/train_ddp.py."""
-    return ["--steps", str(STEPS), "--save-every", str(EVERY), "--folder", str(folder)]
+    """Of examples/train_ddp.py, with a codec that owes much."""
+    return ["--codec", "topk(ratio=0.01)", "--steps", str(STEPS), "--save-every", str(EVERY), "--folder", str(folder)]
 
 
 @dataclass(frozen=True)
