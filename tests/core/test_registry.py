@@ -20,7 +20,7 @@ from gradwire.core.registry import Registry
         ("topk(ration=0.1)", "topk: has no parameter `ration`; did you mean ratio?"),
         ("none(x=1)", "none: has no parameter `x`; it takes none"),
         ("topk(0.1, ratio=0.2)", "topk: `ratio` is given twice in 'topk(0.1, ratio=0.2)'"),
-        ("fp16(1, 2)", "fp16: takes at most 1 arguments, got 2 in 'fp16(1, 2)'"),
+        ("fp16(1, 2, 3)", "fp16: takes at most 2 arguments, got 3 in 'fp16(1, 2, 3)'"),
         ("topk(ratio=5)", "topk: `ratio` must be the share kept, in (0, 1], got 5"),
         ("topk(ratio=0)", "topk: `ratio` must be the share kept, in (0, 1], got 0"),
         ("topk(ratio='all')", "topk: `ratio` must be the share kept, in (0, 1], got 'all'"),

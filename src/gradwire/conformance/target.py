@@ -16,7 +16,7 @@ def chosen(target: str) -> list[Codec]:
         target: a spec, or ``module:Class``, with arguments if you like: ``"my_module:MyCodec(bits=4)"``.
 
     >>> [codec.spec for codec in chosen("fp16")]
-    ['fp16', 'fp16(scale=8.0)']
+    ['fp16', 'fp16(scale=8.0)', "fp16(sum='float32')"]
     """
     found = _own(target) if ":" in target.partition("(")[0] else codecs.build(target)
     variants = [_like(found, spec) for spec in type(found).variants]

@@ -367,7 +367,7 @@ def register(cls: type[C]) -> type[C]:
         ... class Halves(type(gradwire.codec("fp16"))):
         ...     name = "halves"
         >>> gradwire.codec("halves(scale=2.0)")
-        Halves(scale=2.0)
+        Halves(scale=2.0, sum='float16')
     """
     contract.check_class(cls)
     codecs.register(cls)

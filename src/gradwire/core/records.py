@@ -26,10 +26,6 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("model", "batch", "hosts", "ranks_per_host", "bits_per_second", "configuration"),
         ("parts_seconds", "sent_bytes", "interface_bytes"),
     ),
-    "sharded": (
-        ("parameters", "batch", "hosts", "ranks_per_host", "bits_per_second", "configuration"),
-        ("parts_seconds", "sent_bytes", "interface_bytes"),
-    ),
     "demo": (("configuration", "task", "workers"), ("sent_bytes", "loss", "accuracy")),
     "prediction": (("configuration", "model", "hosts", "bits_per_second"), ("measured_seconds", "error", "profile")),
     "encode": (("codec", "elements", "device"), ("payload_bytes", "seconds", "copy_seconds")),
