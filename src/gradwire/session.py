@@ -31,7 +31,7 @@ from gradwire.collectives import local
 from gradwire.collectives.c10d import Clock, ProcessGroupDriver
 from gradwire.collectives.channel import check_agreement, lanes_over
 from gradwire.collectives.meter import Meter
-from gradwire.core.errors import ExchangeFailed
+from gradwire.core.errors import ExchangeFailed, Incompatible
 from gradwire.core.exchange import Program, side_by_side
 from gradwire.core.layout import Layout
 from gradwire.core.moments import Exchanged, Moment, moment
@@ -364,3 +364,21 @@ def residual_norms(engine: Engine) -> dict[str, float]:
         return {}
     found = torch.stack([piece.entry.tensor.norm() for piece in pieces]).tolist()
     return dict(zip([piece.name for piece in pieces], found, strict=True))
+
+
+def group_of(wanted: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:
+    """The process group to train in, all ranks if none is wanted; refused where there is none, or this rank is outside.
+
+    Args:
+        wanted: by the user.
+        who: asks for it, for errors.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise Incompatible(
+            f"{who}: there is no process group. Start the ranks with torchrun and call "
+            "torch.distributed.init_process_group first."
+        )
+    group = wanted if wanted is not None else dist.group.WORLD
+    if group is None or dist.get_rank(group) < 0:
+        raise Incompatible(f"{who}: rank {dist.get_rank()} is not in the process group it was given")
+    return group

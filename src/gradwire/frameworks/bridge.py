@@ -31,7 +31,7 @@ from gradwire.engine import Engine
 from gradwire.frameworks.arrays import ALIGNMENT
 from gradwire.frameworks.trees import Tree
 from gradwire.memory.base import Memory
-from gradwire.session import Session, warn_if_idle
+from gradwire.session import Session, group_of, warn_if_idle
 from gradwire.trainers import rank_files
 
 UNIT_BYTES = 25 << 20  # as DDP's buckets: one is encoded while another is on the wire
@@ -95,7 +95,7 @@ class Bridge:
         seed: int = 0,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        self._group = _group(process_group)
+        self._group = group_of(process_group, "Bridge")
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self.engine = Engine(
             codec,
@@ -280,15 +280,3 @@ def _units(kind: Kind, channels_last: bool) -> tuple[_Unit, ...]:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _group(wanted: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if not dist.is_available() or not dist.is_initialized():
-        raise Incompatible(
-            "Bridge: there is no process group. Start the ranks with torchrun and call "
-            'torch.distributed.init_process_group("gloo") first.'
-        )
-    group = wanted if wanted is not None else dist.group.WORLD
-    if group is None or dist.get_rank(group) < 0:
-        raise Incompatible(f"Bridge: rank {dist.get_rank()} is not in the process group it was given")
-    return group

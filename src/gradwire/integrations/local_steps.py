@@ -37,7 +37,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
 from gradwire.memory.base import Memory
-from gradwire.session import Session, warn_if_idle
+from gradwire.session import Session, group_of, warn_if_idle
 
 
 @dataclass
@@ -112,7 +112,7 @@ class LocalSteps:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ConfigError(f"LocalSteps: `steps` must be a whole number of at least 1, got {steps!r}")
         trained, self._frozen = _parameters(model, optimizer)
-        group = _group(process_group)
+        group = group_of(process_group, "LocalSteps")
         self.steps = steps
         self.engine = Engine(
             codec,
@@ -229,18 +229,6 @@ class LocalSteps:
 
 def _described(tensor: tuple[torch.Size, torch.dtype] | None) -> str:
     return "nothing" if tensor is None else f"{tensor[1]}{list(tensor[0])}"
-
-
-def _group(wanted: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if not dist.is_available() or not dist.is_initialized():
-        raise Incompatible(
-            "LocalSteps: there is no process group. Start the ranks with torchrun and call "
-            "torch.distributed.init_process_group first."
-        )
-    group = wanted if wanted is not None else dist.group.WORLD
-    if group is None or dist.get_rank(group) < 0:
-        raise Incompatible(f"LocalSteps: rank {dist.get_rank()} is not in the process group it was given")
-    return group
 
 
 def _parameters(
