@@ -2,14 +2,15 @@
 # `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-engines: torchrun on
 # several nodes, Slurm (as root of a Debian: it installs the packages) and Ray; make test-frameworks: JAX, TensorFlow and
 # Keras. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and an archive of the
-# sources, in dist/. All work on a fresh clone.
+# sources, in dist/. make mutants: planted bugs, each of which a test has to catch; make fuzz: corrupt payloads. All work
+# on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINES := .venv-engines/bin
 SLURM := slurmctld slurmd slurm-client
 
-.PHONY: demo test test-all test-trainers test-engines test-frameworks slurm check docs dist traces profiles mutants setup
-.PHONY: clean clean-kernels
+.PHONY: demo test test-all test-trainers test-engines test-frameworks slurm check docs dist traces profiles mutants fuzz
+.PHONY: setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -49,6 +50,9 @@ profiles: setup
 
 mutants: setup
 	$(BIN)/python tests/mutants.py
+
+fuzz: setup
+	$(BIN)/python tests/fuzz.py --cases 100000 --jobs $$(nproc)
 
 setup: .venv/ready
 

@@ -10,7 +10,8 @@ import gradwire
 
 PUBLIC = {
     "Accordion", "AccordionBatch", "AdaQS", "Codec", "CodecError", "Combine", "ConfigError", "Context",
-    "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max", "MissingExtra",
+    "CorruptPayload", "ExchangeFailed", "Gather", "GradwireError", "Handle", "Incompatible", "LocalSteps", "Max",
+    "MissingExtra",
     "Payload", "RankState", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
     "VirtualCluster", "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker",
     "predict", "register", "whatif",
@@ -35,7 +36,7 @@ def test_exceptions_are_drawn_in_the_tree():
 
     tree = errors.__doc__ or ""
     classes = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.GradwireError)]
-    assert len(classes) == 10
+    assert len(classes) == 11
     assert all(c.__name__ in tree for c in classes)
 
 

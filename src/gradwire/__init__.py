@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradwire.core.errors import (
         CodecError,
         ConfigError,
+        CorruptPayload,
         ExchangeFailed,
         GradwireError,
         Incompatible,
@@ -45,6 +46,7 @@ __all__ = [
     "Combine",
     "ConfigError",
     "Context",
+    "CorruptPayload",
     "ExchangeFailed",
     "Gather",
     "GradwireError",
@@ -83,6 +85,7 @@ _HOMES = {
     "gradwire.core.errors": [
         "CodecError",
         "ConfigError",
+        "CorruptPayload",
         "ExchangeFailed",
         "GradwireError",
         "Incompatible",

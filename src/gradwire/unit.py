@@ -16,6 +16,7 @@ from gradwire.collectives.choose import check
 from gradwire.core.codec import Carrier, Codec, Context, codecs
 from gradwire.core.exchange import Program
 from gradwire.core.layout import Layout
+from gradwire.core.received import guarded
 from gradwire.core.state import Transaction
 from gradwire.core.window import Feedback, Flag, Spans, Window
 from gradwire.memory.base import Memory
@@ -113,7 +114,8 @@ class UnitPart:
         """Reduces what is sent over the workers, and writes it to the target; returns whether that is finite."""
         if not self.source.numel:
             return self.target.buffer.new_zeros((), dtype=torch.float32)
-        return (yield from self.fitted.running.reduce_to(self.source, self.target, self.feedback, self.ctx))
+        program = self.fitted.running.reduce_to(self.source, self.target, self.feedback, self.ctx)
+        return (yield from guarded(program, self.fitted.codec.name, self.ctx.workers))
 
     def hold_unused(self, used: Mapping[str, Tensor]) -> None:
         """DDP drops the result of parameters that no worker used: send nothing of theirs, keep their memory."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from gradwire.core.codec import Carrier, Codec, Context, Flag, strategies
 from gradwire.core.exchange import Gather, Program
+from gradwire.core.received import longest_row
 from gradwire.core.window import Feedback, Window
 
 
@@ -26,7 +27,7 @@ class AllGather(Carrier):
         self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
     ) -> Program[Flag]:
         payload = codec.encode_from(source, feedback, 1, source.numel, ctx.rng)
-        rows = yield Gather(payload)
+        rows = yield Gather(payload, most=longest_row(codec, source.numel, ctx.rng.step))
         return codec.combine_to(rows, target, ctx.rng.of(range(ctx.workers), [0] * ctx.workers))
 
     def refusal(self, codec: Codec) -> str | None:

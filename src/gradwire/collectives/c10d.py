@@ -40,6 +40,7 @@ from gradwire.core.exchange import (
     as_answer,
     as_batch,
 )
+from gradwire.core.received import check_lengths
 
 R = TypeVar("R")
 ROOMS = 256  # kept at most
@@ -286,6 +287,7 @@ class _Peers:
             lengths, rows = lengths.expand(workers).contiguous(), rows.expand(workers, -1)
         dist.all_to_all_single(counts, lengths, group=self.group)
         outgoing, incoming = lengths.tolist(), counts.tolist()
+        check_lengths(incoming, None, exchange)
         send = torch.cat([r[:n] for r, n in zip(rows, outgoing, strict=True)])
         receive = send.new_empty(0)
         if self._pairs or self._anything(lengths, counts):

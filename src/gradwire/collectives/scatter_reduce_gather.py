@@ -24,6 +24,7 @@ from gradwire.core.errors import Incompatible
 from gradwire.core.exchange import Gather, Payload, Program, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
+from gradwire.core.received import longest_row
 from gradwire.core.slots import Slot
 from gradwire.core.state import Store
 from gradwire.core.window import Feedback, Window
@@ -53,10 +54,11 @@ class ScatterReduceGather(Carrier):
         self, codec: Codec, source: Window, target: Window, feedback: Feedback | None, ctx: Context
     ) -> Program[Flag]:
         shard = shard_length(codec, source.numel, ctx.workers)
-        received = yield Scatter(codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng), ctx.workers)
+        down, step = self._down or codec, ctx.rng.step
+        sent = codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng)
+        received = yield Scatter(sent, ctx.workers, most=longest_row(codec, shard, step))
         result = self._owned(codec, received, shard, ctx)
-        rows = yield Gather(result, relay=True)
-        down = self._down or codec
+        rows = yield Gather(result, relay=True, most=longest_row(down, shard, step))
         return down.decode_to(rows, target, shard, ctx.rng.fold("down").of((0,), (0,)))
 
     def _owned(self, codec: Codec, received: Payload, shard: int, ctx: Context) -> Payload:
@@ -95,7 +97,8 @@ def scattered(
 
     The flag that comes back is all workers'.
     """
-    received = yield Scatter(codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng), ctx.workers)
+    sent = codec.encode_from(source, feedback, ctx.workers, shard, ctx.rng)
+    received = yield Scatter(sent, ctx.workers, most=longest_row(codec, shard, ctx.rng.step))
     mean = codec.combine(received, shard, _senders(ctx, shard), len(ctx.ranks))
     out.copy_(mean)
     flags: Tensor = yield Sum((mean * 0).sum(1, keepdim=True))

@@ -7,6 +7,7 @@
     ├── Incompatible     the parts do not fit together                    (also a TypeError)
     ├── StateMismatch    a state dict comes from another set-up           (also a ValueError)
     ├── ExchangeFailed   a collective did not finish                      (also a RuntimeError)
+    │   └── CorruptPayload   what a peer sent cannot be read
     ├── LaunchFailed     a worker process of ours failed                  (also a RuntimeError)
     ├── LabFailed        an emulated network cannot be had or kept        (also a RuntimeError)
     └── MissingExtra     an optional package is not installed             (also an ImportError)
@@ -107,6 +108,25 @@ class ExchangeFailed(GradwireError, RuntimeError):
         ...     print(f"start again: {problem}")
         start again: rank 2 is gone
     """
+
+
+class CorruptPayload(ExchangeFailed):
+    """What a peer sent cannot be read: a size, a count or an index is none.
+
+    Args:
+        message: what is wrong, and once it is known whose it is, who sent it to which codec.
+        row: of the payload, if one row is to blame.
+        named: whether the message says who.
+
+    Example:
+        >>> import gradwire
+        >>> issubclass(gradwire.CorruptPayload, gradwire.ExchangeFailed)
+        True
+    """
+
+    def __init__(self, message: str, row: int | None = None, *, named: bool = False) -> None:
+        super().__init__(message)
+        self.row, self.named = row, named
 
 
 class LaunchFailed(GradwireError, RuntimeError):

@@ -31,6 +31,8 @@ from torch import Tensor
 
 from gradwire.core import wire
 
+LENGTH_BYTES = 8  # of a row's length, which travels where lengths differ
+
 
 @dataclass(frozen=True)
 class Payload:
@@ -62,7 +64,7 @@ class Payload:
     def nbytes(self) -> int:
         """The bytes of all rows on the wire; a length takes 8 of them."""
         if self.lengths is not None:
-            return int(self.lengths.sum()) + 8 * self.lengths.numel()
+            return int(self.lengths.sum()) + LENGTH_BYTES * self.lengths.numel()
         return self.data.numel() * self.data.element_size()
 
     def row_bytes(self, row: int) -> int:
@@ -72,7 +74,7 @@ class Payload:
             row: its number.
         """
         if self.lengths is not None:
-            return int(self.lengths[row]) + 8
+            return int(self.lengths[row]) + LENGTH_BYTES
         return self._fixed
 
     @cached_property
@@ -156,6 +158,7 @@ class Gather:
         relay: the rows carry a result, not a gradient; they do not count as payload.
         team: the workers among whom it happens; None: all.
         into: where the answer may be put; None: the driver finds room for it.
+        most: bytes that a row may have where their sizes differ; None: nobody knows.
 
     Example:
         >>> import torch, gradwire
@@ -171,6 +174,7 @@ class Gather:
     relay: bool = False
     team: Team | None = field(default=None, kw_only=True)
     into: Tensor | None = field(default=None, kw_only=True)
+    most: int | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:
@@ -196,6 +200,7 @@ class Scatter:
         workers: how many there are.
         team: the workers among whom it happens; None: all.
         into: where the answer may be put; None: the driver finds room for it.
+        most: bytes that a row may have where their sizes differ; None: nobody knows.
 
     Example:
         >>> import torch, gradwire
@@ -211,6 +216,7 @@ class Scatter:
     workers: int
     team: Team | None = field(default=None, kw_only=True)
     into: Tensor | None = field(default=None, kw_only=True)
+    most: int | None = field(default=None, kw_only=True)
 
     @property
     def payload_bytes(self) -> int:

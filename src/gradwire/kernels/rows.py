@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.workspace import room
 
 
@@ -30,6 +31,19 @@ def join(*parts: Tensor, owner: str = "") -> Tensor:
     return torch.cat(each, dim=1, out=room(owner, "payload", shape, torch.uint8))
 
 
+def check_bytes(data: Tensor, wanted: int) -> None:
+    """Refuse rows that are shorter than what is read from them; `wanted` is negative where a count is.
+
+    Args:
+        data: (rows, bytes) uint8, from a peer.
+        wanted: bytes.
+    """
+    if wanted < 0:
+        raise CorruptPayload("a count below zero is announced")
+    if wanted > data.shape[1]:
+        raise CorruptPayload(f"{wanted:,} bytes are to be read from a row of {data.shape[1]:,}")
+
+
 def take(data: Tensor, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, int]:
     """Read `count` numbers a row from byte `start` on; returns them and where the next part begins.
 
@@ -48,6 +62,7 @@ def take(data: Tensor, start: int, count: int, dtype: torch.dtype) -> tuple[Tens
         (tensor([[1.5000]]), 4, tensor([[ 7, -1]], dtype=torch.int8))
     """
     stop = start + count * dtype.itemsize
+    check_bytes(data, stop if count >= 0 else -1)
     part = data[:, start:stop].clone(memory_format=torch.contiguous_format)  # aligned for `dtype`
     return (part.view(dtype) if part.numel() else part.new_empty(part.shape, dtype=dtype)), stop
 

@@ -109,10 +109,12 @@ class SketchML(EntriesCodec):
         else:
             keys = indices.decode(listed, numel, k)
         flag = unpack(flags, self._flag_width, k).long()
-        negative, group = flag & 1, flag >> 1
+        last = self.buckets // self._sketch.span - 1
+        negative, group = flag & 1, (flag >> 1).clamp(max=last)  # bytes that name no group, or no bucket, mean the last
         bucket = group * self._sketch.span + (1 - negative) * self.buckets
         if self.tables:
             bucket = bucket + self._sketch.read(tables, keys, group, rng)
+        bucket = bucket.clamp(max=2 * self.buckets - 1)
         magnitude = rows.take(means, 0, 2 * self.buckets, torch.float32)[0].gather(1, bucket)
         return torch.where(negative > 0, -magnitude, magnitude), keys
 

@@ -39,6 +39,12 @@ def count_width(batches: Sequence[Batch]) -> int:
     return max(min(b.height, b.width) for b in batches).bit_length()
 
 
+def most_bytes(batches: Sequence[Batch]) -> int:
+    """Of a row: all atoms of all matrices."""
+    head = packed_bytes(sum(len(b.members) for b in batches), count_width(batches))
+    return head + sum(4 * len(b.members) * min(b.height, b.width) * (b.height + b.width) for b in batches)
+
+
 def summed(payload: Payload, batches: Sequence[Batch]) -> list[Tensor]:
     """The matrices of each batch, (members, height, width), summed over the rows of the payload."""
     number, width = sum(len(b.members) for b in batches), count_width(batches)

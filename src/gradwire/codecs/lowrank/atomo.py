@@ -32,7 +32,7 @@ from torch import Tensor
 
 from gradwire.codecs._parameters import checked
 from gradwire.codecs.lowrank._matrices import Batch, assemble, plan, stacked
-from gradwire.codecs.lowrank._spectrum import atoms, count_width, probabilities, summed
+from gradwire.codecs.lowrank._spectrum import atoms, count_width, most_bytes, probabilities, summed
 from gradwire.codecs.sparsification._ragged import ragged
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, register
 from gradwire.core.exchange import Exchange, Gather, Payload, Sum
@@ -85,7 +85,7 @@ class Atomo(Codec):
             stacks = stacked(pieces, batches)
             sources = [ctx.rng.of((rank,), (0,)) for rank in ctx.ranks]
             mine = [self.encode_matrices([s[i] for s in stacks], batches, rng) for i, rng in enumerate(sources)]
-            exchanges.append(Gather(ragged([one.data for one in mine])))
+            exchanges.append(Gather(ragged([one.data for one in mine]), most=most_bytes(batches)))
         answers = yield tuple(exchanges)
         means = answers[0].split([p.shape[1] for p in plain], 1) if vectors else ()
         totals = summed(answers[-1], batches) if batches else []

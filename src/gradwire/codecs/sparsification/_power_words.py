@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradwire.core.exchange import Payload
 from gradwire.kernels import rows
+from gradwire.kernels.indices import inside
 
 LARGEST = 1 << 28  # elements that an index reaches
 NOT_FINITE = 255  # in the place of an exponent
@@ -57,6 +58,6 @@ def added(payload: Payload, starts: Tensor, numel: int) -> Tensor:
         exponents, start = rows.take(row[None], 0, starts.numel(), torch.uint8)
         words, _ = rows.take(row[None], start, (length - start) // 4, torch.int32)
         where, values = decode(exponents[0].long(), words[0], starts)
-        total[0].index_add_(0, where, values)
+        total[0].index_add_(0, inside(where[None], numel)[0], values)
         total += torch.where((exponents == NOT_FINITE).any(), math.nan, 0.0)
     return total

@@ -93,7 +93,7 @@ class Variance(Codec):
         starts = torch.tensor(ctx.layout.offsets, device=x.device)
         coded = [self._coded(*pair, starts) for pair in zip(x, deviation, strict=True)]
         mine = [written(exponents, words) for exponents, words in coded]
-        received = yield Gather(ragged(mine))
+        received = yield Gather(ragged(mine), most=starts.numel() + 4 * numel)  # a byte a parameter, a word an element
         mean = added(received, starts, numel) / ctx.workers
         own = torch.cat([added(ragged([row]), starts, numel) for row in mine]) if ctx.wants_own else None
         after = deviation * math.sqrt(self.zeta)

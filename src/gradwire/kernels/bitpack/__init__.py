@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradwire.kernels.backend import run
 from gradwire.kernels.bitpack import reference
+from gradwire.kernels.rows import check_bytes
 
 
 def packed_bytes(numel: int, width: int) -> int:
@@ -49,4 +50,5 @@ def unpack(data: Tensor, width: int, numel: int) -> Tensor:
         width: bits of a code.
         numel: codes of a row.
     """
+    check_bytes(data, packed_bytes(numel, width))
     return run(reference.unpack, data, width, numel)

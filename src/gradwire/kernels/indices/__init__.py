@@ -18,8 +18,10 @@ from functools import lru_cache
 
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.backend import fast, fused, run
 from gradwire.kernels.indices import reference
+from gradwire.kernels.rows import check_bytes
 
 CODINGS = ("elias_fano", "bitmap", "packed", "blocks")
 
@@ -49,11 +51,28 @@ def encode(indices: Tensor, numel: int, coding: str = "best", steady: bool = Tru
 
 
 def decode(data: Tensor, numel: int, count: int, coding: str = "best", steady: bool = True) -> Tensor:
-    """The inverse: (rows, count) int64, ascending."""
+    """The inverse: (rows, count) int64, ascending.
+
+    Bytes that hold other indices are a `CorruptPayload`, but for those that are `steady` on a GPU, for which no host
+    waits: kernels that take them leave out what lies outside of a row.
+    """
+    if not 0 <= count <= numel:
+        raise CorruptPayload(f"{count:,} indices of a row of {numel:,} elements are announced")
     coding = resolve(numel, count, coding)
-    if fused(data.device) and not steady:
-        return reference.decode(data, numel, count, coding)
+    check_bytes(data, reference.index_bytes(numel, count, coding))
+    if not fused(data.device):
+        return inside(run(reference.decode, data, numel, count, coding), numel)
+    if not steady:
+        return inside(reference.decode(data, numel, count, coding), numel)
     return run(reference.decode, data, numel, count, coding)
+
+
+def inside(where: Tensor, numel: int) -> Tensor:
+    """The same indices, (rows, count), if they all lie in their row; else a `CorruptPayload`. The host waits."""
+    if where.numel() and not 0 <= int(where.min()) <= int(where.max()) < numel:
+        row = int(((where < 0) | (where >= numel)).any(1).nonzero()[0])
+        raise CorruptPayload(f"an index lies outside of a row of {numel:,} elements", row)
+    return where
 
 
 def together(numel: int, count: int) -> bool:

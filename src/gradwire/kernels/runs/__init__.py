@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.backend import run
 from gradwire.kernels.runs import reference
 
@@ -22,5 +23,7 @@ def encode(data: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def decode(data: Tensor, lengths: Tensor, count: int) -> Tensor:
-    """The inverse: (rows, count) uint8. A row that does not hold `count` bytes is a ValueError."""
+    """The inverse: (rows, count) uint8. A row that does not hold `count` bytes is a `CorruptPayload`."""
+    if (lengths < 0).any():
+        raise CorruptPayload("a row ends before its runs begin", int((lengths < 0).nonzero()[0]))
     return run(reference.decode, data, lengths, count)

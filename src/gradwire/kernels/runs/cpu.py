@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split
 from gradwire.kernels.runs.reference import FIRST, LONGEST, ZEROS
@@ -30,9 +31,9 @@ def decode(data: Tensor, lengths: Tensor, count: int) -> Tensor:
     out, held = torch.full((data.shape[0], count), ZEROS, dtype=torch.uint8), torch.zeros_like(lengths)
     coded, length, whole, sizes = data.detach().contiguous().numpy(), lengths.numpy(), out.numpy(), held.numpy()
     _by_rows(lambda a, b: _decode(coded, length, whole, sizes, a, b), data.shape[0], count)
-    for size in held.tolist():
+    for i, size in enumerate(held.tolist()):
         if size != count:
-            raise ValueError(f"a row of runs holds {size} bytes, not {count}")
+            raise CorruptPayload(f"its runs hold {size:,} bytes, not {count:,}", i)
     return out
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
+
 ZEROS, FIRST, LONGEST = 121, 243, 14  # the byte that is run-length coded, the first code of a run, the longest run
 
 
@@ -19,12 +21,12 @@ def encode(data: Tensor) -> tuple[Tensor, Tensor]:
 
 def decode(data: Tensor, lengths: Tensor, count: int) -> Tensor:
     out = data.new_empty((data.shape[0], count))
-    for line, row, length in zip(out, data, lengths.tolist(), strict=True):
+    for i, (line, row, length) in enumerate(zip(out, data, lengths.tolist(), strict=True)):
         coded = row[:length]
         repeats = torch.where(coded < FIRST, 1, coded.long() - (FIRST - 2))
         whole = torch.where(coded < FIRST, coded, ZEROS).repeat_interleave(repeats)
         if whole.numel() != count:
-            raise ValueError(f"a row of runs holds {whole.numel()} bytes, not {count}")
+            raise CorruptPayload(f"its runs hold {whole.numel():,} bytes, not {count:,}", i)
         line.copy_(whole)
     return out
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.core.window import Flag, Window, nonfinite_flag
 from gradwire.kernels.backend import only
 from gradwire.kernels.blockwise.cpu import average
@@ -167,7 +168,7 @@ def put_to(rows: Sequence[tuple[Tensor, Tensor]], shard: int, target: Window, fa
         value, index = _array(values).reshape(1, -1), _array(indices).reshape(1, -1)
         size = max(0, min(shard, target.numel - i * shard))
         if not _check(value, index, shard):
-            raise ValueError("indices of a row must ascend")
+            raise CorruptPayload("its indices do not ascend", i)
         _put_row(value[0], index[0], i * shard, size, np.float32(factor), x, spans)
 
 
@@ -191,7 +192,7 @@ def put_rows_to(values: Tensor, indices: Tensor, shard: int, target: Window, fac
 def mean_to(values: Tensor, indices: Tensor, target: Window, factor: float) -> Flag:
     value, index = _array(values), _array(indices)
     if not _check(value, index, target.numel):
-        raise ValueError("indices of a row must ascend")
+        raise CorruptPayload("its indices do not ascend")
     x, spans, whole = target.buffer[0].numpy(), spans_of(target), target.numel
     split(lambda first, last: _mean_to(value, index, np.float32(factor), x, spans, first, last), whole)
     return nonfinite_flag(values)

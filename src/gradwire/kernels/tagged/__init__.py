@@ -12,6 +12,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.kernels.backend import run
+from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.rows import check_bytes
 from gradwire.kernels.tagged import reference
 
 
@@ -24,5 +26,6 @@ def encode(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
 
 
 def decode(data: Tensor, bound: float, numel: int) -> Tensor:
-    """The values: (rows, numel) float32."""
+    """The values: (rows, numel) float32. Rows that hold less than their tags ask for are a `CorruptPayload`."""
+    check_bytes(data, packed_bytes(numel, 2))
     return run(reference.decode, data, bound, numel)

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwire.kernels.bitpack.cpu import flat, pack_codes, unpack_codes
 from gradwire.kernels.jit import jit
 from gradwire.kernels.parallel import split_rows
+from gradwire.kernels.rows import check_bytes
 
 TILE = 4096  # elements at a time; a multiple of 8
 
@@ -149,12 +150,9 @@ def encode(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
 
 def decode(data: Tensor, bound: float, numel: int) -> Tensor:
     rows, (source, stride) = data.shape[0], flat(data)
-    if data.shape[1] < -(-numel // 4):
-        raise ValueError(f"a row of {data.shape[1]} bytes does not hold the tags of {numel} elements")
     work = lambda counts, first, last: _recount(source, stride, numel, counts, first, last)  # noqa: E731
     counts, starts, ends = _plan(work, rows, numel)
-    if (ends > data.shape[1]).any():
-        raise ValueError(f"a row of {data.shape[1]} bytes does not hold the {ends.max()} that its tags ask for")
+    check_bytes(data, int(max(ends, default=0)))
     out = torch.empty((rows, numel), dtype=torch.float32)
     common = source, stride, np.float32(bound), counts, starts, out.numpy()
     split_rows(lambda first, last: _decode(*common, first, last), rows, numel, TILE)

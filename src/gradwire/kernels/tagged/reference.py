@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gradwire.kernels.bitpack import pack, packed_bytes, unpack
+from gradwire.kernels.rows import check_bytes
 
 FORMS = {1: torch.int8, 2: torch.int16, 3: torch.float32}  # by tag
 
@@ -31,6 +32,7 @@ def decode(data: Tensor, bound: float, numel: int) -> Tensor:
     starts = [start] * data.shape[0]
     for (tag, dtype), count in zip(FORMS.items(), _counts(tags), strict=True):
         stops = [s + dtype.itemsize * c for s, c in zip(starts, count, strict=True)]
+        check_bytes(data, max(stops, default=0))
         part = torch.cat([row[s:t] for row, s, t in zip(data, starts, stops, strict=True)])
         values = part.view(dtype).float()
         out.masked_scatter_(tags == tag, values if tag == 3 else values * bound)

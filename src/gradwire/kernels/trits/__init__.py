@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.kernels.backend import run
+from gradwire.kernels.rows import check_bytes
 from gradwire.kernels.trits import reference
 
 
@@ -24,4 +25,5 @@ def pack(codes: Tensor) -> Tensor:
 
 def unpack(data: Tensor, numel: int) -> Tensor:
     """The inverse: (rows, bytes) uint8 -> (rows, numel) uint8."""
+    check_bytes(data, trit_bytes(numel))
     return run(reference.unpack, data, numel)
