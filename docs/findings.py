@@ -56,7 +56,8 @@ What is not alike, here and there, and to be kept in mind:
 - A codec that our error feedback scales, so that it does not diverge, is no evidence about error feedback.
 - THC that saturates keeps no memory, THC with exact sums does: they differ in both.
 - Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95
-  of 100 pairs: what is nearer than that to its limit is open. {perplexities}
+  of 100 pairs, by the median over codecs (those that fail spread more): what is nearer than that to its limit is open.
+  {perplexities}
 """
 
 Source = Callable[[Path, Record], str]
