@@ -89,7 +89,17 @@ MAY_IMPORT = {
         "laboratory.reproduce",
     },
     "__main__": {"cli"},
-    "__init__": {"core", "adaptive", "cluster", "diagnosis", "grace", "integrations", "planner", "trackers"},
+    "__init__": {
+        "core",
+        "adaptive",
+        "cluster",
+        "collectives",
+        "diagnosis",
+        "grace",
+        "integrations",
+        "planner",
+        "trackers",
+    },
 }
 # outside package -> where it may be imported
 OUTSIDE = {

@@ -14,7 +14,7 @@ PUBLIC = {
     "MissingExtra",
     "Payload", "RankState", "Reduced", "Route", "Scatter", "StateMismatch", "Sum", "Traits", "UnknownName",
     "VirtualCluster", "Warmup", "advise", "attach", "codec", "codec_names", "doctor", "grace", "open_tracker",
-    "predict", "register", "whatif",
+    "predict", "register", "shared_fate", "whatif",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradwire import grace
     from gradwire.adaptive import Accordion, AccordionBatch, AdaQS, Warmup
     from gradwire.cluster import VirtualCluster
+    from gradwire.collectives.alarm import shared_fate
     from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits, codec, codec_names, register
     from gradwire.core.errors import (
         CodecError,
@@ -75,12 +76,14 @@ __all__ = [
     "open_tracker",
     "predict",
     "register",
+    "shared_fate",
     "whatif",
 ]
 
 _HOMES = {
     "gradwire.adaptive": ["Accordion", "AccordionBatch", "AdaQS", "Warmup"],
     "gradwire.cluster": ["VirtualCluster"],
+    "gradwire.collectives.alarm": ["shared_fate"],
     "gradwire.core.codec": ["Codec", "Combine", "Context", "Reduced", "Traits", "codec", "codec_names", "register"],
     "gradwire.core.errors": [
         "CodecError",

@@ -211,6 +211,13 @@ class Session:
     def wait(self) -> None:
         """Wait until all that was handed in is done; raise what the first failing unit raised."""
         computed = (moment(self.device), self.parts_seconds) if self.watched else None
+        self.join()
+        if computed is not None and self._begun is not None and self._done is not None:
+            self._exchanged = Exchanged(self._begun, computed[0], self._done, *self._seen_since(computed[1]))
+            self._begun = self._done = None
+
+    def join(self) -> None:
+        """Wait for the units handed in so far, in the middle of a step; raise what the first failing one raised."""
         for lane in self._lanes:
             lane.executor.join()
             if isinstance(lane.executor.error, ExchangeFailed):  # a peer is gone: nothing else will end soon
@@ -218,9 +225,6 @@ class Session:
         if self._errors:
             self._held, self._results = [], {}
         self.raise_error()
-        if computed is not None and self._begun is not None and self._done is not None:
-            self._exchanged = Exchanged(self._begun, computed[0], self._done, *self._seen_since(computed[1]))
-            self._begun = self._done = None
 
     def _seen_since(self, before: tuple[float, float, float] | None) -> tuple[float | None, float | None]:
         """Seconds in exchanges since then, and the rate of the fastest of this step."""

@@ -8,15 +8,17 @@ share nothing.
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
+from gradwire.collectives.alarm import Alarm, Store
 from gradwire.collectives.c10d import ProcessGroupDriver
 from gradwire.collectives.executor import Executor
 from gradwire.core.errors import Incompatible
@@ -64,13 +66,21 @@ def lanes_over(group: dist.ProcessGroup, device: torch.device) -> list[Lane]:
     """
     if group not in _channels:
         count = LANES if device.type == "cpu" else 1
-        _channels[group] = [_lane(group, device, i) for i in range(count)]
+        alarm = _alarm(group)
+        _channels[group] = [_lane(group, device, i, alarm) for i in range(count)]
         for lane in _channels[group]:
             weakref.finalize(group, lane.executor.close).atexit = False  # executors see to that themselves
     return _channels[group]
 
 
-def _lane(group: dist.ProcessGroup, device: torch.device, index: int) -> Lane:
+def _alarm(group: dist.ProcessGroup) -> Alarm:
+    """What the ranks of the group tell each other by."""
+    name = _everyones(group, secrets.token_hex(8))[0]  # torchrun may keep its store, and notes in it, over a restart
+    store = cast(Store, dist.distributed_c10d._get_process_group_store(group))  # torch's stub knows no `clone`
+    return Alarm(store, f"gradwire-{name}", dist.get_rank(group), dist.get_world_size(group))
+
+
+def _lane(group: dist.ProcessGroup, device: torch.device, index: int, alarm: Alarm) -> Lane:
     ranks = dist.get_process_group_ranks(group)
     timeout = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
     subgroup = len(ranks) < dist.get_world_size()
@@ -83,7 +93,7 @@ def _lane(group: dist.ProcessGroup, device: torch.device, index: int) -> Lane:
         # the ranks outside a subgroup do not attach, so they cannot take part in making its copy
         use_local_synchronization=subgroup,
     )
-    return Lane(copy, Executor(f"gradwire-{index}", device), timeout)
+    return Lane(copy, Executor(f"gradwire-{index}", device, alarm), timeout)
 
 
 def _everyones(group: dist.ProcessGroup, value: T) -> list[T]:

@@ -16,8 +16,12 @@ from typing import TypeVar
 
 import torch
 
+from gradwire.collectives.alarm import PATIENCE, Alarm
+from gradwire.core.errors import ExchangeFailed
+
 T = TypeVar("T")
 SECONDS_AT_EXIT = 5.0  # for jobs that are still at work; one that waits for a dead peer is left behind
+SECONDS_GIVEN_UP = 1.0  # for those that wait for a peer that has stopped: the first to end wakes the others
 
 _all: weakref.WeakSet[Executor] = weakref.WeakSet()
 
@@ -27,16 +31,25 @@ def _end_threads() -> None:
     """A thread that lets go of its tensors while the interpreter is being taken down would abort the process."""
     for executor in list(_all):
         executor.close()
-    until = time.monotonic() + SECONDS_AT_EXIT
+    start = time.monotonic()
     for executor in list(_all):
-        executor._thread.join(max(0.0, until - time.monotonic()))
+        seconds = SECONDS_GIVEN_UP if executor.given_up else SECONDS_AT_EXIT
+        executor._thread.join(max(0.0, start + seconds - time.monotonic()))
 
 
 class Executor:
-    """Runs submitted jobs one after the other; after the first failure it runs no more."""
+    """Runs submitted jobs one after the other; after the first failure it runs no more.
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    Args:
+        name: of the thread.
+        device: where jobs work.
+        alarm: tells other ranks of a failure, and ends waits for one that has failed.
+    """
+
+    def __init__(self, name: str, device: torch.device, alarm: Alarm | None = None) -> None:
         self.error: Exception | None = None
+        self.given_up = False  # a peer has stopped, and the job that waits for it is left to itself
+        self._alarm = alarm
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = threading.Condition()
         self._open = 0
@@ -56,9 +69,27 @@ class Executor:
         self._jobs.put(lambda: self._on_stream(job, ready))
 
     def join(self) -> None:
-        """Return when all jobs have ended."""
+        """Return when all jobs have ended, or a peer has told that it stopped."""
         with self._idle:
-            self._idle.wait_for(lambda: self._open == 0)
+            if self._alarm is None:
+                self._idle.wait_for(self._is_over)
+                return
+            try:
+                if not self._idle.wait_for(self._is_over, PATIENCE):
+                    with self._alarm.listening(self._give_up):
+                        self._idle.wait_for(self._is_over)
+            except BaseException as problem:  # Ctrl-C
+                self._alarm.ring(problem)
+                raise
+
+    def _is_over(self) -> bool:
+        return self._open == 0 or self.given_up
+
+    def _give_up(self, problem: ExchangeFailed) -> None:
+        with self._idle:
+            self.error = self.error or problem
+            self.given_up = True
+            self._idle.notify_all()
 
     def wait(self) -> None:
         """Return when all jobs have ended; raise what the first failing one raised."""
@@ -100,8 +131,15 @@ class Executor:
             if self.error is None:
                 job()
         except Exception as problem:
-            self.error = problem
+            self.error = self.error or self._told(problem)
         with self._idle:
             self._open -= 1
             self._idle.notify_all()
         return True
+
+    def _told(self, problem: Exception) -> Exception:
+        """Tell the other ranks of a failure; it, or what another rank has told of its cause."""
+        if self._alarm is None:
+            return problem
+        self._alarm.ring(problem)
+        return self._alarm.explained(problem)

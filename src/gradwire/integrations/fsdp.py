@@ -106,9 +106,20 @@ class ShardedHandle(BaseHandle):
         if self._checks is not None:
             self._checks.look_at(gradient, layout)
         self._units.append(part.names)
-        _finish(hand_in, gradient)
+        self._finish(hand_in, gradient)
         if self._checks is not None:  # now: torch goes on with the result, and may divide it
             self._checks.compare_with_sum()
+
+    def _finish(self, hand_in: Callable[..., Future[Tensor]], out: Tensor) -> None:
+        """Hand in a unit and wait for it: this thread for the lane's, on a GPU this stream for the lane's stream."""
+        if not out.is_cuda:
+            hand_in()
+            self._session.join()
+            return
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        hand_in(then=lambda _: event.record())
+        self._session.join()
+        torch.cuda.current_stream(out.device).wait_event(event)
 
     def _end(self) -> None:
         self._begun = False
@@ -182,16 +193,6 @@ class ShardedHandle(BaseHandle):
         """Compress no longer, and leave all to torch. Between replicas nobody averages then: attach again."""
         self._attached = False
         self._let_watch(None)
-
-
-def _finish(hand_in: Callable[..., Future[Tensor]], out: Tensor) -> None:
-    """Hand in a unit and wait for it: this thread for the lane's, and on a GPU this stream for the lane's stream."""
-    if not out.is_cuda:
-        hand_in().result()
-        return
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    hand_in(then=lambda _: event.record()).result()
-    torch.cuda.current_stream(out.device).wait_event(event)
 
 
 class ReplicaHandle(ShardedHandle):
