@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
+from threading import Lock
 from typing import Any
 
 WORKERS = 3
@@ -293,9 +294,9 @@ def campaign(
     seed: int,
     jobs: int,
     device: str,
-    progress: Callable[[str, Counter[str]], None],
+    done: Callable[[str, list[Outcome]], None],
 ) -> dict[str, list[Outcome]]:
-    """So many cases of each codec; what became of them."""
+    """So many cases of each codec; what became of them. `done` hears of each codec as soon as it is through."""
 
     def some(number: int) -> dict[str, list[Outcome]]:
         mine = specs[number::jobs]
@@ -305,7 +306,7 @@ def campaign(
             ended = found[outcome.case.codec]
             ended.append(outcome)
             if len(ended) == each:
-                progress(outcome.case.codec, Counter(one.kind for one in ended))
+                done(outcome.case.codec, ended)
         return found
 
     if jobs == 1:
@@ -314,30 +315,26 @@ def campaign(
         return {spec: ended for part in pool.map(some, range(jobs)) for spec, ended in part.items()}
 
 
-def records(found: dict[str, list[Outcome]], what: dict[str, Any], command: str) -> list[Any]:
-    """One for each codec: how many cases ended in which way."""
+def record(spec: str, ended: Sequence[Outcome], what: dict[str, Any], command: str) -> Any:
+    """How many cases of a codec ended in which way."""
     from gradwire.core import environment
     from gradwire.core.records import Quantiles, Record
 
-    made, time, (commit, dirty) = [], environment.now(), environment.commit()
-    for spec, ended in found.items():
-        wrong = [f"seed {one.case.seed}, {one.kind}: {one.what}" for one in ended if not one.well]
-        made.append(
-            Record(
-                kind="fuzz",
-                what={"codec": spec, **what},
-                command=command,
-                time=time,
-                commit=commit,
-                dirty=dirty,
-                environment=environment.fingerprint("virtual workers"),
-                unit="cases that ended well",
-                quantiles=Quantiles.of([len(ended) - len(wrong)]),
-                samples=(len(ended) - len(wrong),),
-                outcome={"cases": dict(Counter(one.kind for one in ended)), "wrong": wrong[:20]},
-            )
-        )
-    return made
+    commit, dirty = environment.commit()
+    wrong = [f"seed {one.case.seed}, {one.kind}: {one.what}" for one in ended if not one.well]
+    return Record(
+        kind="fuzz",
+        what={"codec": spec, **what},
+        command=command,
+        time=environment.now(),
+        commit=commit,
+        dirty=dirty,
+        environment=environment.fingerprint("virtual workers"),
+        unit="cases that ended well",
+        quantiles=Quantiles.of([len(ended) - len(wrong)]),
+        samples=(len(ended) - len(wrong),),
+        outcome={"cases": dict(Counter(one.kind for one in ended)), "wrong": wrong[:20]},
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -360,21 +357,23 @@ def main(arguments: Sequence[str]) -> int:
 
     specs = given.codec or [spec for name in codecs.names() for spec in (name, *codecs.cls(name).variants)]
     each = -(-given.cases // len(specs))
-    found = campaign(specs, each, given.seed, given.jobs if given.device == "cpu" else 1, given.device, _tell)
+    kernels = "plain torch" if given.plain else "compiled"
+    what = {"device": given.device, "kernels": kernels, "bounds_checked": given.bounds}
+    command, lock = f"python tests/fuzz.py {' '.join(arguments)}", Lock()
+
+    def done(spec: str, ended: list[Outcome]) -> None:
+        with lock:
+            print(f"{spec:60} {dict(Counter(one.kind for one in ended))}", flush=True)
+            if given.record:
+                append(given.record, [record(spec, ended, what, command)])
+
+    found = campaign(specs, each, given.seed, given.jobs if given.device == "cpu" else 1, given.device, done)
     bad = [one for ended in found.values() for one in ended if not one.well]
     for one in bad[:100]:
         print(f"{one.case.codec}, seed {one.case.seed}, {one.kind}: {one.what}")
     total = Counter(one.kind for ended in found.values() for one in ended)
     print(json.dumps({"cases": sum(total.values()), "ended": total}))
-    if given.record:
-        kernels = "plain torch" if given.plain else "compiled"
-        what = {"device": given.device, "kernels": kernels, "bounds_checked": given.bounds}
-        append(given.record, records(found, what, f"python tests/fuzz.py {' '.join(arguments)}"))
     return int(bool(bad))
-
-
-def _tell(spec: str, count: Counter[str]) -> None:
-    print(f"{spec:60} {dict(count)}", flush=True)
 
 
 if __name__ == "__main__":
