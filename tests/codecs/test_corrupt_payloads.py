@@ -16,7 +16,7 @@ from gradwire.core.exchange import Gather, Payload, Scatter, as_batch
 from gradwire.core.layout import Layout
 from gradwire.core.received import check_lengths, guarded
 from gradwire.engine import Engine
-from gradwire.kernels import bitpack, indices, rows, runs, tagged, trits
+from gradwire.kernels import bitpack, indices, rows, runs, signs, tagged, trits
 
 LISTED = [spec for name in codecs.names() for spec in (name, *codecs.cls(name).variants)]
 
@@ -109,6 +109,7 @@ ROW = torch.zeros((2, 3), dtype=torch.uint8)
         (lambda: rows.take(ROW, 0, -1, torch.int8), "a count below zero"),
         (lambda: bitpack.unpack(ROW, 3, 9), "4 bytes are to be read"),
         (lambda: trits.unpack(ROW, 16), "4 bytes are to be read"),
+        (lambda: signs.decode(ROW, torch.zeros(2, 1), torch.ones(2, 1), 25, 25), "4 bytes are to be read"),
         (lambda: tagged.decode(ROW, 1.0, 13), "4 bytes are to be read"),
         (lambda: tagged.decode(torch.full((1, 1), 255, dtype=torch.uint8), 1.0, 4), "17 bytes are to be read"),
         (lambda: runs.decode(ROW, torch.tensor([3, 3]), 4), "its runs hold 3 bytes, not 4"),

@@ -10,6 +10,8 @@ from torch import Tensor
 from gradwire.core.random import Stream
 from gradwire.core.window import Feedback, Flag, Window
 from gradwire.kernels.backend import fast, run
+from gradwire.kernels.bitpack import packed_bytes
+from gradwire.kernels.rows import check_bytes
 from gradwire.kernels.signs import reference
 from gradwire.kernels.window import one_pass as window_in_one_pass
 
@@ -55,6 +57,7 @@ def encode_scaled(x: Tensor, block: int, keep_own: bool = False) -> tuple[Tensor
 
 def decode(data: Tensor, minus: Tensor, plus: Tensor, block: int, numel: int) -> Tensor:
     """Bit 1 becomes its block's `plus`, bit 0 its `minus`, both (rows, blocks): (rows, numel) float32."""
+    check_bytes(data, packed_bytes(numel, 1))
     return run(reference.decode, data, minus, plus, block, numel)
 
 
