@@ -36,6 +36,7 @@ from gradwire.core.exchange import Program, side_by_side
 from gradwire.core.layout import Layout
 from gradwire.core.moments import Exchanged, Moment, moment
 from gradwire.core.registry import to_spec
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.memory.base import ERROR
 from gradwire.sharded import reduce_scatter
@@ -55,7 +56,7 @@ class Handed:
     future: Future[Tensor]
 
 
-class Session:
+class Session(StaysHere):
     """The compression of one rank among those of a process group.
 
     Args:

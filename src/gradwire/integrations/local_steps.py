@@ -35,6 +35,7 @@ from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.memory.base import Memory
 from gradwire.session import Session, group_of, warn_if_idle
@@ -59,7 +60,7 @@ class _Unit:
         self.anchor = flat
 
 
-class LocalSteps:
+class LocalSteps(StaysHere):
     """Let each worker train by itself, and average what the workers changed every few steps, compressed.
 
     The model is a plain module, not wrapped in DDP. Parameters start as rank 0's.
