@@ -100,9 +100,7 @@ class Session(StaysHere):
         self._lanes = lanes_over(group, device)
         self._drivers = [lane.driver(engine.teams) for lane in self._lanes]
         if engine.measured:
-            self.run(engine.measure(device))
-            for driver in self._drivers:
-                driver.meter, driver.clock = Meter(), Clock()
+            self._uncounted(engine.measure(device))
 
     # ---------------------------------------------------------------- one step
 
@@ -114,6 +112,8 @@ class Session(StaysHere):
             learning_rate: what the gradient will be multiplied by. One of 0 is ignored.
         """
         self.raise_error()
+        if not self.steps and not self.alone:
+            self._uncounted(checkpoint.same_step(self.engine, self.device))
         if learning_rate > 0 and math.isfinite(loss_scale):
             self.engine.begin_step(loss_scale, learning_rate)
 
@@ -257,6 +257,14 @@ class Session(StaysHere):
         if self.alone:
             return local.run(program, 1)
         return self._lanes[0].executor.call(partial(self._drivers[0].run, program))
+
+    def _uncounted(self, program: Program[Any]) -> None:
+        """Run what is no part of the training."""
+        driver = self._drivers[0]
+        counted = driver.meter, driver.clock
+        driver.meter, driver.clock = Meter(), Clock()
+        self.run(program)
+        driver.meter, driver.clock = counted
 
     def broadcast(self, x: Tensor) -> None:
         """Give all ranks the first rank's tensor.
