@@ -23,7 +23,12 @@ from markup import fenced
 
 ROOT = Path(__file__).resolve().parent.parent
 # the place of a page in the repository -> in the site; what is not here keeps its place
-MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+MOVED = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 COPIED = ("results/*.jsonl", "results/superseded/*.jsonl", "results/README.md", "examples/*.py")
 LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)([^)#\s]+)")
 LIMITS = re.compile(r"\\(sum|max|min)_")  # in a formula of its own, the index is below

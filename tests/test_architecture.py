@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "graphs": {"core", "kernels", "collectives", "unit"},
     "steps": {"core", "kernels", "memory", "collectives", "adaptive", "unit", "setup", "graphs"},
     "engine": {"core", "kernels", "memory", "collectives", "adaptive", "unit", "setup", "graphs", "steps"},
-    "checkpoint": {"core", "memory", "collectives", "setup", "engine"},
+    "saved_state": {"core"},
+    "checkpoint": {"core", "memory", "collectives", "setup", "engine", "saved_state"},
     "sharded": {"core", "collectives", "unit", "engine"},
     "session": {"unit", "sharded", "core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
     "cluster": {"core", "memory", "collectives", "adaptive", "engine", "checkpoint"},
@@ -49,7 +50,8 @@ MAY_IMPORT = {
     "laboratory.explore": {"core", "planner", "laboratory.report"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
     "integrations": {
-        *("core", "memory", "adaptive", "engine", "checkpoint", "session", "sharded", "tracing", "trackers", "planner"),
+        *("core", "memory", "adaptive", "engine", "checkpoint", "saved_state", "session", "sharded", "tracing"),
+        *("trackers", "planner"),
     },
     "trainers": {"core", "integrations"},
     "frameworks": {

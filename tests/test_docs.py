@@ -16,6 +16,7 @@ PAGES = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/adaptive.md",
     "docs/architecture.md",
     "docs/autopilot.md",
@@ -34,6 +35,7 @@ PAGES = [
     "docs/sharded.md",
     "docs/start.md",
     "docs/throughputs.md",
+    "docs/traps.md",
     "docs/utility.md",
     "results/README.md",
     *(str(p.relative_to(ROOT)) for folder in ("api", "codecs") for p in sorted((ROOT / "docs" / folder).glob("*.md"))),
@@ -241,7 +243,7 @@ def test_links_lead_somewhere(page):
 def test_every_page_is_in_the_sites_navigation():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     moved = {"README.md": "index.md", "results/README.md": "results/records.md"}
-    moved |= {name: name.lower() for name in ("CONTRIBUTING.md", "CHANGELOG.md")}
+    moved |= {name: name.lower() for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")}
     for page in PAGES:
         assert f" {moved.get(page, page.removeprefix('docs/'))}\n" in nav, page
 

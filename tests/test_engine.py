@@ -236,7 +236,8 @@ def saved(**changes):
     [
         (
             saved(format_version=9),
-            "gradwire: this state has format 9, and this version reads 2; load it with the version that wrote it",
+            "gradwire: this state has format 9, and this version reads 2 and 3; install the version that wrote it, or "
+            "start without the state",
         ),
         (
             saved(codec="qsgd(levels=3)"),

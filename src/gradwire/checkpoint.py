@@ -19,14 +19,15 @@ from gradwire.collectives.link import Link
 from gradwire.collectives.scatter_reduce_gather import OWNER_ERROR
 from gradwire.core.codec import Codec
 from gradwire.core.errors import StateMismatch
+from gradwire.core.exchange import Max, Program
 from gradwire.core.registry import to_spec
 from gradwire.core.slots import Entry, Piece
 from gradwire.core.state import Store
 from gradwire.engine import Engine
 from gradwire.memory.base import ERROR, Memory
+from gradwire.saved_state import FORMAT_VERSION, check_whole, sealed
 from gradwire.setup import Group
 
-FORMAT_VERSION = 2
 Kept = Mapping[str, Mapping[str, Mapping[str, Any]]]  # kind, parameter, "tensor" and "start"
 
 
@@ -34,7 +35,7 @@ def save(engine: Engine, rank: int | None = None) -> dict[str, Any]:
     """The state of one worker of the engine, the first unless told: tensors and plain values, by parameter name."""
     rank = engine.ranks[0] if rank is None else rank
     group, row = _home(engine, rank)
-    return {
+    state: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "codec": engine.codec.spec,
         "memory": to_spec(engine.memory),
@@ -54,6 +55,7 @@ def save(engine: Engine, rank: int | None = None) -> dict[str, Any]:
         },
         "steering": {} if engine.steering is None else engine.steering.state_dict(engine.ranks.index(rank)),
     }
+    return sealed(state)
 
 
 def load(engine: Engine, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -80,6 +82,17 @@ def load(engine: Engine, saved: Mapping[str, Any] | Sequence[Mapping[str, Any]])
     engine.restore(first["skipped_steps"], first["scale"])
     if engine.measured and first.get("link"):  # else a resumed run might choose otherwise
         engine.link = Link(*first["link"])
+
+
+def same_step(engine: Engine, device: torch.device) -> Program[None]:
+    """Refuse to go on where ranks have loaded the states of different checkpoints, or only some of them one."""
+    here = [engine.step, engine.seed % 2**31]
+    found = (yield Max(torch.tensor([[*here, *(-n for n in here)]], device=device)))[0].tolist()
+    if found[:2] != [-n for n in found[2:]]:
+        raise StateMismatch(
+            f"gradwire: the ranks go on from different states: this one from step {here[0]}, all of them from steps "
+            f"{-found[2]} to {found[0]}; load the states of one checkpoint on all ranks, or on none"
+        )
 
 
 def owed(engine: Engine, name: str, shape: Sequence[int], rank: int | None = None) -> Tensor | None:
@@ -135,15 +148,11 @@ def _restore(store: Store, state: Mapping[str, Any], row: int) -> None:
 
 
 def check_set_up(states: Sequence[Mapping[str, Any]], codec: Codec, memory: Memory, controller: str | None) -> None:
-    """Refuse what another version, codec, memory or controller has saved."""
+    """Refuse what is not whole, or what another version, codec, memory or controller has saved."""
     if not states:
         raise StateMismatch("gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks")
+    check_whole(states)
     for state in states:
-        if state.get("format_version") != FORMAT_VERSION:
-            raise StateMismatch(
-                f"gradwire: this state has format {state.get('format_version')!r}, and this version reads "
-                f"{FORMAT_VERSION}; load it with the version that wrote it"
-            )
         steered = state["steering"]["controller"]["controller"] if state.get("steering") else None
         if steered != controller:
             raise StateMismatch(

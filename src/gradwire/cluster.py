@@ -20,11 +20,12 @@ from gradwire.core.codec import Codec, Strategy
 from gradwire.core.errors import ConfigError
 from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.memory.base import Memory
 
 
-class VirtualCluster:
+class VirtualCluster(StaysHere):
     """Workers that live in one process and reduce their gradients with one codec.
 
     Attributes:

@@ -36,6 +36,7 @@ from gradwire.core.exchange import Program, side_by_side
 from gradwire.core.layout import Layout
 from gradwire.core.moments import Exchanged, Moment, moment
 from gradwire.core.registry import to_spec
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.memory.base import ERROR
 from gradwire.sharded import reduce_scatter
@@ -55,7 +56,7 @@ class Handed:
     future: Future[Tensor]
 
 
-class Session:
+class Session(StaysHere):
     """The compression of one rank among those of a process group.
 
     Args:
@@ -99,9 +100,7 @@ class Session:
         self._lanes = lanes_over(group, device)
         self._drivers = [lane.driver(engine.teams) for lane in self._lanes]
         if engine.measured:
-            self.run(engine.measure(device))
-            for driver in self._drivers:
-                driver.meter, driver.clock = Meter(), Clock()
+            self._uncounted(engine.measure(device))
 
     # ---------------------------------------------------------------- one step
 
@@ -113,6 +112,8 @@ class Session:
             learning_rate: what the gradient will be multiplied by. One of 0 is ignored.
         """
         self.raise_error()
+        if not self.steps and not self.alone:
+            self._uncounted(checkpoint.same_step(self.engine, self.device))
         if learning_rate > 0 and math.isfinite(loss_scale):
             self.engine.begin_step(loss_scale, learning_rate)
 
@@ -260,6 +261,14 @@ class Session:
         if self.alone:
             return local.run(program, 1)
         return self._lanes[0].executor.call(partial(self._drivers[0].run, program))
+
+    def _uncounted(self, program: Program[Any]) -> None:
+        """Run what is no part of the training."""
+        driver = self._drivers[0]
+        counted = driver.meter, driver.clock
+        driver.meter, driver.clock = Meter(), Clock()
+        self.run(program)
+        driver.meter, driver.clock = counted
 
     def broadcast(self, x: Tensor) -> None:
         """Give all ranks the first rank's tensor.

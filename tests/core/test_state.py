@@ -243,3 +243,14 @@ def test_matrices_in_common_have_two_buffers_that_take_turns():
         seen.append(common.current.data_ptr())
     assert seen == [seen[0], seen[0], seen[2], seen[0]]
     assert seen[2] != seen[0]
+
+
+def test_what_lies_elsewhere_is_told_of_good_steps_alone():
+    told, writes = [], Transaction(Store())
+    writes.then(lambda: told.append("bad"))
+    writes.commit(torch.tensor(False))
+    writes.then(lambda: told.append("good"))
+    assert not writes.slots_only  # so it is never captured in a graph
+    writes.commit(torch.tensor(True))
+    writes.commit(torch.tensor(True))
+    assert told == ["good"]

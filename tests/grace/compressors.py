@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import distributed as dist
 
 
 class Largest:
@@ -77,3 +78,49 @@ class Residual:
 
     def update(self, tensor, name, compressor, tensors, ctx):
         self.left[name] = tensor - compressor.decompress(tensors, ctx)
+
+
+class Momentum(Vote):
+    """Signs of a momentum that the compressor keeps itself."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def compress(self, tensor, name):
+        assert tensor.isfinite().all(), "as most code, this does not expect anything else"
+        self.kept[name] = 0.9 * self.kept.get(name, 0) + tensor
+        return super().compress(self.kept[name], name)
+
+
+class LowRank:
+    """PowerSGD of rank 1 or more: factors are summed inside `compress`, and nothing is left to send."""
+
+    def __init__(self, workers, rank=1, op=dist.ReduceOp.SUM):
+        self.workers, self.rank, self.op = workers, rank, op
+
+    def compress(self, tensor, name):
+        if tensor.dim() < 2:
+            return [tensor], None
+        matrix = tensor.view(len(tensor), -1)
+        q = torch.randn(matrix.shape[1], self.rank)
+        p = matrix @ q
+        dist.all_reduce(p, op=self.op)
+        p, _ = torch.linalg.qr(p)
+        q = matrix.T @ p
+        dist.all_reduce(q)
+        return [], (p, q / self.workers, tensor.shape)
+
+    def decompress(self, tensors, ctx):
+        if ctx is None:
+            return tensors[0]
+        p, q, shape = ctx
+        return (p @ q.T).view(shape)
+
+
+class Uneven(Largest):
+    """Declares equal sizes, and sends another number of values from worker to worker."""
+
+    def compress(self, tensor, name):
+        values, chosen = torch.sort(tensor.flatten(), descending=True)
+        count = 1 + int((tensor > 0).sum())
+        return [values[:count], chosen[:count]], tensor.shape

@@ -332,8 +332,9 @@ def test_what_is_no_state_of_ours_is_refused(pool: Pool) -> None:
     for messages in pool.run(2, refusals, "topk", [[], {}, states[0] | {"format_version": 99}]):
         assert messages == [
             "gradwire: load_state_dict was given an empty list; pass the state dicts of all ranks",
-            "gradwire: this state has format None, and this version reads 2; load it with the version that wrote it",
-            "gradwire: this state has format 99, and this version reads 2; load it with the version that wrote it",
+            "gradwire: what handle.state_dict() returned was wanted, and this has the keys []; load that",
+            "gradwire: this state has format 99, and this version reads 2 and 3; install the version that wrote it, or "
+            "start without the state",
         ]
 
 

@@ -20,6 +20,7 @@ from gradwire.core.codec import Codec, Combine, Traits
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.integrations.local_steps import LocalSteps
+from gradwire.saved_state import sealed
 
 pytestmark = pytest.mark.dist
 RATE = 0.1
@@ -307,7 +308,7 @@ def refusals(rank: int) -> dict[str, str]:
     local = LocalSteps(model, optimizer, "topk", steps=2)
     state = local.state_dict()
     del state["anchor"]["0.weight"]
-    said["state"] = message(gradwire.StateMismatch, local.load_state_dict, state)
+    said["state"] = message(gradwire.StateMismatch, local.load_state_dict, sealed(state))
     said["nothing"] = message(gradwire.StateMismatch, local.load_state_dict, [])
     return said
 

@@ -13,6 +13,7 @@ from gradwire.core.layout import Layout, Segment
 from gradwire.integrations.dcp import RankState
 from gradwire.integrations.fsdp_parts import Parameter
 from gradwire.integrations.resharding import resharded
+from gradwire.saved_state import sealed
 
 pytestmark = pytest.mark.dist
 CODEC = "topk(ratio=0.1)"
@@ -87,7 +88,7 @@ def refusals(rank, states):
             handle.load_state_dict(state)
         return str(problem.value)
 
-    plain = {key: value for key, value in states[0].items() if key not in ("place", "shard")}
+    plain = sealed({key: value for key, value in states[0].items() if key not in ("place", "shard")})
     halves = {"policy": torch.distributed.fsdp.MixedPrecisionPolicy(reduce_dtype=torch.float16)}
     return {
         "one of two": message(states[0]),

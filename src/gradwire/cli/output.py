@@ -65,7 +65,7 @@ def emit(result: Any, as_json: bool, pretty: Callable[[], RenderableType]) -> No
     if wants_json(as_json):
         print(json.dumps(_plain(result), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        Console().print(pretty())
+        Console(markup=False).print(pretty())  # names of models and codecs are no markup
 
 
 def wants_json(as_json: bool) -> bool:

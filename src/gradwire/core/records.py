@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from typing import Any
 from gradwire.core.errors import ConfigError, GradwireWarning
 
 FORMAT_VERSION = 1
+# what a terminal acts on instead of showing it: control characters but tab and line end, and changes of direction
+CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")
 MAKE = "make some, as in: gradwire bench step --record steps.jsonl"
 AGAIN = "records are never edited, so take the file from its source again"
 # kind -> what every record of it holds: keys of `what`, keys of `outcome`. Pages and fits read these kinds.
@@ -100,6 +103,8 @@ class Record:
     def from_json(cls, line: str) -> Record:
         """Read what `to_json` wrote."""
         values = json.loads(line)
+        if "\\u" in line or CONTROL.search(line):  # records may come from anywhere, and are shown
+            values = _harmless(values)
         version = values.get("format_version") if isinstance(values, dict) else None
         if not isinstance(values, dict) or version is None:
             raise ConfigError(f"a record was wanted, got {_NAMES.get(type(values), 'a number')}; {MAKE}")
@@ -228,3 +233,12 @@ def _is_torn(last: bytes) -> bool:
     except ValueError:  # a UnicodeDecodeError is one too
         return True
     return False
+
+
+def _harmless(value: Any) -> Any:
+    """The same with a mark in the place of characters that a terminal would act on."""
+    if isinstance(value, str):
+        return CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_harmless(key): _harmless(one) for key, one in value.items()}
+    return [_harmless(one) for one in value] if isinstance(value, list) else value

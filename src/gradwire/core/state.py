@@ -241,6 +241,7 @@ class Transaction:
         self._pending: dict[Slot, Tensor] = {}
         self._named: dict[tuple[str, str], Entry | None] = {}
         self._repaid: list[tuple[str, Piece]] = []
+        self._jobs: list[Callable[[], None]] = []
         self.slots_only = True  # nothing else was read or written
 
     # what all workers have alike, by parameter
@@ -325,6 +326,11 @@ class Transaction:
         self.slots_only = False
         self._repaid.append((kind, piece))
 
+    def then(self, job: Callable[[], None]) -> None:
+        """Have something called if the step is good: for state that lies elsewhere, such as foreign objects'."""
+        self.slots_only = False
+        self._jobs.append(job)
+
     def turns(self) -> tuple[tuple[Slot, Tensor | None, Tensor], ...]:
         """The slots that were written, what they hold now, and what they will hold."""
         return tuple((slot, slot.current, pending) for slot, pending in self._pending.items())
@@ -358,6 +364,9 @@ class Transaction:
         if self._repaid and bool(finite):  # in the rare step after units have changed, the host may wait
             for kind, piece in self._repaid:
                 self.store.drop(kind, piece)
+        if self._jobs and bool(finite):
+            for job in self._jobs:
+                job()
         self.discard()
 
     def discard(self) -> None:
@@ -365,6 +374,7 @@ class Transaction:
         self._pending.clear()
         self._named.clear()
         self._repaid.clear()
+        self._jobs.clear()
 
 
 def _select(finite: Tensor, old: Entry | None, new: Entry | None) -> Entry | None:

@@ -11,16 +11,26 @@ As GRACE does, each tensor is compressed by itself, and the context stays on its
 tensors with his own. Unlike there, all tensors of a unit travel as one payload of bytes; bits are counted as they are,
 so a compressor that does not pack pays for it. Every worker gets a copy of the objects as they were given, so that
 virtual workers do not share a memory. Random numbers that a compressor draws from torch's global generator are seeded
-by worker, step and tensor, and the global state is put back. The memory is updated after the exchange, and only if the
-result is finite. What the objects keep is theirs: it is not part of any ``state_dict``.
+by worker, step and tensor, and the global state is put back.
+
+What a compressor asks torch.distributed for inside ``compress``, as GRACE's PowerSGD does, travels among our workers
+and is counted (`calls`); its workers then draw the same random numbers. Before a payload is sent, the workers agree in
+24 bytes on two things:
+
+1. **Whether all gradients are finite.** One that is not never reaches foreign code, all get NaN, and the step is
+   skipped. What the objects have become in a step is kept only if the whole step is finite: each step works on a copy.
+2. **Whether sizes are equal**, where they were declared so. If not, all workers end with a sentence.
+
+What the objects keep is theirs: it is not part of any ``state_dict``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -28,10 +38,43 @@ import torch
 from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits
-from gradwire.core.errors import ConfigError
-from gradwire.core.exchange import Gather, Payload
+from gradwire.core.errors import CodecError, ConfigError, ExchangeFailed
+from gradwire.core.exchange import Gather, Max, Payload, Program
 from gradwire.core.layout import Segment
 from gradwire.core.state import Store
+from gradwire.grace.calls import Call, run_together
+
+Objects = list[tuple[Any, Any]]  # compressor and memory of each worker of this process
+
+
+class Workers:
+    """The objects of an engine's workers: as the last good step left them, and as this step has changed them.
+
+    Args:
+        given: compressor and memory, of which each worker gets a copy.
+        workers: how many are in this process.
+    """
+
+    def __init__(self, given: tuple[Any, Any], workers: int) -> None:
+        self._kept: Objects = [copy.deepcopy(given) for _ in range(workers)]
+        self._now: Objects | None = None
+        self._step, self._seen = -1, set[str]()
+        self._lock = threading.Lock()  # units of a step come in several threads
+        self.exchanging: dict[str, bool] = {}  # whether `compress` asks for collectives, by tensor
+
+    def begin(self, step: int, names: Sequence[str]) -> Objects:
+        """Objects to work with in this step. One that was abandoned, and begins again, leaves nothing behind."""
+        with self._lock:
+            if self._now is None or step != self._step or self._seen & set(names):
+                self._now, self._step, self._seen = copy.deepcopy(self._kept), step, set()
+            self._seen |= set(names)
+            return self._now
+
+    def keep(self) -> None:
+        """The step was good."""
+        with self._lock:
+            if self._now is not None:
+                self._kept, self._now = self._now, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +86,12 @@ class GraceCodec(Codec):
     paper: ClassVar[str] = "Xu et al., GRACE, ICDCS 2021"
     compressor: Any
     memory: Any = None
-    _copies: WeakKeyDictionary[Store, list[tuple[Any, Any]]] = field(
-        init=False, repr=False, default_factory=WeakKeyDictionary
-    )
+    _workers: WeakKeyDictionary[Store, Workers] = field(init=False, repr=False, default_factory=WeakKeyDictionary)
 
     @property
     def traits(self) -> Traits:
-        same = bool(getattr(self.compressor, "tensors_size_are_same", True))
-        return Traits(combine=Combine.ROUNDS, fixed_size=same, shards=False, odd=False, homogeneous=False)
+        # foreign code may do in one step what it does not do in the next: nothing is promised, and nothing is captured
+        return Traits(combine=Combine.ROUNDS, fixed_size=False, shards=False, odd=False, homogeneous=False)
 
     @property
     def spec(self) -> str:
@@ -61,46 +102,86 @@ class GraceCodec(Codec):
         return {"compressor": type(self.compressor).__name__, "memory": memory}
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
-        copies = self._of_these_workers(ctx)
-        encoded = [self._encode(row, i, copies[i], ctx) for i, row in enumerate(x)]
-        rows = yield Gather(_stacked([_payload(sent, self.traits.fixed_size) for sent, _ in encoded]))
-        means = [self._decode(rows, *encoded[i], copies[i], ctx) for i in range(len(x))]
+        finite = x.isfinite().all(1)
+        clean = torch.where(finite[:, None], x, 0.0)
+        workers = self._of_these_workers(ctx)
+        objects = workers.begin(ctx.rng.step, ctx.layout.names)
+        self._rehearse(clean, workers, objects, ctx)
+        jobs = [partial(self._encode, row, i, objects[i], workers, ctx) for i, row in enumerate(clean)]
+        encoded = yield from self._together(jobs, x, ctx)
+        ctx.state.then(workers.keep)
+        same = bool(getattr(self.compressor, "tensors_size_are_same", True))
+        payloads = [_payload(sent, same, x.device) for sent, _ in encoded]
+        sizes = torch.tensor([p.data.shape[1] for p in payloads], device=x.device)
+        bad, most, least = (yield Max(torch.stack([finite.logical_not().long(), sizes, -sizes], 1)))[0].tolist()
+        if bad:
+            return x.new_full((1, x.shape[1]), torch.nan), None
+        if same and most != -least:
+            raise CodecError(
+                f"{self.spec}: the workers' tensors take between {-least} and {most} bytes, and it declares that their "
+                "sizes are the same; set tensors_size_are_same = False on the compressor"
+            )
+        rows = (yield Gather(_stacked(payloads))) if most else Payload(x.new_empty((ctx.workers, 0), dtype=torch.uint8))
+        decode = partial(self._decode, rows, same, ctx)
+        means = yield from self._together([partial(decode, *encoded[i], objects[i]) for i in range(len(x))], x, ctx)
         return means[0], None
 
-    def _encode(self, x: Tensor, i: int, worker: tuple[Any, Any], ctx: Context) -> tuple[list[Tensor], list[Any]]:
+    def _together(self, jobs: Sequence[Callable[[], Any]], x: Tensor, ctx: Context) -> Program[list[Any]]:
+        return (yield from run_together([Call(job, self.spec, ctx.workers, x.device) for job in jobs]))
+
+    def _rehearse(self, x: Tensor, workers: Workers, objects: Objects, ctx: Context) -> None:
+        """Find out, once for each tensor, whether `compress` asks for collectives. Nothing is exchanged."""
+        for segment, piece in zip(ctx.layout.segments, ctx.layout.split(x[0]), strict=True):
+            if segment.name not in workers.exchanging:
+                job = partial(_compressed, piece, segment, copy.deepcopy(objects[0]))
+                call = Call(job, self.spec, ctx.workers, x.device)
+                call.go()
+                workers.exchanging[segment.name] = call.wish is not None
+                call.drop()
+
+    def _encode(
+        self, x: Tensor, i: int, worker: tuple[Any, Any], workers: Workers, ctx: Context
+    ) -> tuple[list[Tensor], list[tuple[int, Any]]]:
         """What the worker of row `i` sends, and what it must know to decode what others sent."""
-        (compressor, memory), sent, contexts = worker, list[Tensor](), []
+        sent, contexts = list[Tensor](), []
         for segment, piece in zip(ctx.layout.segments, ctx.layout.split(x), strict=True):
-            tensor = piece.clone().view(segment.shape)
-            with _seeded(x.device, ctx.rng.private(segment.name).keys[i]):
-                if memory is not None:
-                    tensor = memory.compensate(tensor, segment.name)
-                tensors, context = compressor.compress(tensor, segment.name)
-            contexts.append((tensor, list(tensors), context))
+            alike = workers.exchanging[segment.name]  # what is then summed must come from the same draws
+            keys = ctx.rng.common(segment.name).keys if alike else ctx.rng.private(segment.name).keys
+            _seed(x.device, keys[0 if alike else i])
+            tensors, context = _compressed(piece, segment, worker)
+            contexts.append((len(tensors), context))
             sent += [_checked(t, self.spec, segment) for t in tensors]
         return sent, contexts
 
     def _decode(
-        self, rows: Payload, sent: list[Tensor], contexts: list[Any], worker: tuple[Any, Any], ctx: Context
+        self,
+        rows: Payload,
+        same: bool,
+        ctx: Context,
+        sent: list[Tensor],
+        contexts: list[tuple[int, Any]],
+        worker: tuple[Any, Any],
     ) -> Tensor:
-        (compressor, memory), outs, first = worker, list[Tensor](), 0
-        workers = [_tensors(rows, i, sent, self.traits.fixed_size) for i in range(ctx.workers)]
-        for segment, (_, tensors, context) in zip(ctx.layout.segments, contexts, strict=True):
-            decoded = [compressor.decompress(w[first : first + len(tensors)], context) for w in workers]
-            outs.append(_aggregated(compressor, decoded, ctx.workers).float().reshape(1, segment.numel))
-            first += len(tensors)
-        mean = torch.cat(outs, 1)
-        if memory is not None and bool(mean.isfinite().all()):
-            for segment, (tensor, tensors, context) in zip(ctx.layout.segments, contexts, strict=True):
-                memory.update(tensor, segment.name, compressor, tensors, context)
-        return mean
+        compressor, outs, first = worker[0], list[Tensor](), 0
+        received = [_tensors(rows, i, sent, same, self.spec) for i in range(ctx.workers)]
+        for segment, (count, context) in zip(ctx.layout.segments, contexts, strict=True):
+            decoded = [compressor.decompress(one[first : first + count], context) for one in received]
+            mean = _aggregated(compressor, decoded, ctx.workers).float()
+            if mean.numel() != segment.numel:
+                raise CodecError(
+                    f"{self.spec}: `decompress` of {segment.name!r} must give {segment.numel} elements, and gives "
+                    f"{mean.numel()}"
+                )
+            outs.append(mean.reshape(1, segment.numel))
+            first += count
+        return torch.cat(outs, 1)
 
-    def _of_these_workers(self, ctx: Context) -> list[tuple[Any, Any]]:
-        """Each worker's copies. Engines are told apart by their stores."""
+    def _of_these_workers(self, ctx: Context) -> Workers:
+        """Engines are told apart by their stores."""
         store = ctx.state.store
-        if store not in self._copies:
-            self._copies[store] = [copy.deepcopy((self.compressor, self.memory)) for _ in ctx.ranks]
-        return self._copies[store]
+        if store not in self._workers:
+            self._workers[store] = Workers((self.compressor, self.memory), len(ctx.ranks))
+        return self._workers[store]
 
 
 def adapt(compressor: Any, memory: Any = None) -> Codec:
@@ -133,14 +214,23 @@ def adapt(compressor: Any, memory: Any = None) -> Codec:
     return GraceCodec(compressor, memory)
 
 
-@contextmanager
-def _seeded(device: torch.device, key: int) -> Iterator[None]:
-    """Global randomness that depends on `key` inside, and is untouched outside."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(key >> 1)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(key >> 1)
-        yield
+def _compressed(piece: Tensor, segment: Segment, worker: tuple[Any, Any]) -> tuple[Sequence[Tensor], Any]:
+    """What GRACE does with a tensor before it is sent."""
+    compressor, memory = worker
+    tensor = piece.clone().view(segment.shape)
+    if memory is None:
+        tensors, context = compressor.compress(tensor, segment.name)
+        return list(tensors), context
+    tensor = memory.compensate(tensor, segment.name)
+    tensors, context = compressor.compress(tensor, segment.name)
+    memory.update(tensor, segment.name, compressor, tensors, context)
+    return list(tensors), context
+
+
+def _seed(device: torch.device, key: int) -> None:
+    torch.default_generator.manual_seed(key >> 1)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(key >> 1)
 
 
 def _checked(tensor: Any, who: str, segment: Segment) -> Tensor:
@@ -158,15 +248,13 @@ def _aggregated(compressor: Any, decoded: list[Tensor], workers: int) -> Tensor:
     return total / workers if getattr(compressor, "average", True) else total
 
 
-def _payload(tensors: Sequence[Tensor], fixed: bool) -> Payload:
+def _payload(tensors: Sequence[Tensor], same: bool, device: torch.device) -> Payload:
     """All tensors as one row of bytes; where sizes differ between workers, their element counts come first."""
-    parts = [t.contiguous().reshape(-1).view(torch.uint8) for t in tensors if t.numel()]
-    device = tensors[0].device if tensors else torch.device("cpu")
-    if not fixed:
-        counts = torch.tensor([t.numel() for t in tensors], dtype=torch.int64, device=device)
-        parts.insert(0, counts.view(torch.uint8) if tensors else torch.empty(0, dtype=torch.uint8, device=device))
-    data = torch.cat([p.to(device) for p in parts]) if parts else torch.empty(0, dtype=torch.uint8, device=device)
-    return Payload(data[None], None if fixed else torch.tensor([data.numel()]))
+    parts = [t.contiguous().reshape(-1).view(torch.uint8).to(device) for t in tensors if t.numel()]
+    if not same and tensors:
+        parts.insert(0, torch.tensor([t.numel() for t in tensors], device=device).view(torch.uint8))
+    data = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device=device)
+    return Payload(data[None], None if same else torch.tensor([data.numel()]))
 
 
 def _stacked(payloads: Sequence[Payload]) -> Payload:
@@ -177,13 +265,16 @@ def _stacked(payloads: Sequence[Payload]) -> Payload:
     return Payload(data, torch.cat(lengths) if lengths else None)
 
 
-def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], fixed: bool) -> list[Tensor]:
+def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], same: bool, who: str) -> list[Tensor]:
     """One worker's tensors again; `like` are this worker's own, for dtypes and shapes."""
-    row, start = rows.data[worker], 0
-    counts = [t.numel() for t in like]
-    if not fixed:
+    row = rows.data[worker] if rows.lengths is None else rows.data[worker, : int(rows.lengths[worker])]
+    start, counts = 0, [t.numel() for t in like]
+    if not same:
         start = 8 * len(like)
-        counts = row[:start].clone().view(torch.int64).tolist() if like else []
+        counts = row[:start].clone().view(torch.int64).tolist() if start <= row.numel() else [-1] * len(like)
+    size = start + sum(count * mine.element_size() for mine, count in zip(like, counts, strict=True))
+    if min(counts, default=0) < 0 or size != row.numel():
+        raise ExchangeFailed(f"{who}: what worker {worker} sent is corrupt: {row.numel()} bytes for counts {counts}")
     out = []
     for mine, count in zip(like, counts, strict=True):
         stop = start + count * mine.element_size()

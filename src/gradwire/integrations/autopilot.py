@@ -41,6 +41,7 @@ from gradwire.integrations.monitor import Progress
 from gradwire.integrations.trial import WATCH, Pilot
 from gradwire.planner import quality
 from gradwire.planner.own_kind import guess
+from gradwire.saved_state import check_whole, sealed
 from gradwire.session import Session
 
 AUTO = "auto"
@@ -216,7 +217,7 @@ class Autopilot(Handle):
         """This rank's state: that of the codec whose turn it is, and what was chosen."""
         handle = self._handles.get(self._on)
         state = super().state_dict() if handle is None else handle.state_dict()
-        return state | {"autopilot": {"on": self._on, "steps": self._steps, **self.pilot.state_dict()}}
+        return sealed(state | {"autopilot": {"on": self._on, "steps": self._steps, **self.pilot.state_dict()}})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state, with the choice that was made.
@@ -225,6 +226,7 @@ class Autopilot(Handle):
             state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
         """
         states = [state] if isinstance(state, Mapping) else state
+        check_whole(states)
         if states and "autopilot" not in states[0]:
             raise StateMismatch(
                 f"gradwire: this state was saved by a run with codec {states[0].get('codec', 'none')!r} and without "

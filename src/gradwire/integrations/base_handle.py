@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gradwire.core.errors import ConfigError
 from gradwire.core.layout import Layout
 from gradwire.core.registry import Check, to_spec
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.integrations.checks import Checks
 from gradwire.integrations.layers import Layers, layers_of
@@ -29,7 +30,7 @@ from gradwire.integrations.window import sending
 from gradwire.session import Session
 
 
-class BaseHandle(ABC):
+class BaseHandle(StaysHere, ABC):
     """One codec at work in a model.
 
     Args:

@@ -11,8 +11,10 @@ another on every rank. So a rank's state travels as bytes, and its key says whos
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 import torch
 import torch.distributed as dist
@@ -86,5 +88,21 @@ def _unpacked(state: Mapping[str, Any], rank: int) -> dict[str, Any]:
             f"RankState: the checkpoint has no state of rank {rank}, only {', '.join(sorted(state)) or 'nothing'}; "
             "pass saved_by=N where it was saved by another number of ranks"
         )
-    found: dict[str, Any] = torch.load(io.BytesIO(packed), weights_only=True, map_location="cpu")
-    return found
+    return read_state(io.BytesIO(packed), f"the state of rank {rank} in the checkpoint")
+
+
+def read_state(file: Path | BinaryIO, name: str) -> dict[str, Any]:
+    """A state from a file; refused where it was cut short, or holds more than tensors and plain values.
+
+    Args:
+        file: its path, or itself.
+        name: what it is called in messages.
+    """
+    try:
+        return dict(torch.load(file, weights_only=True, map_location="cpu"))
+    except (RuntimeError, ValueError, TypeError, EOFError, OSError, pickle.UnpicklingError) as problem:
+        told = (str(problem) or "it ends too soon").splitlines()[0]
+        raise StateMismatch(
+            f"gradwire: {name} cannot be read ({told}): it was cut short, or is no saved state; resume from another "
+            "checkpoint"
+        ) from problem

@@ -4,8 +4,9 @@
 """
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,18 @@ def plain_mean(bucket: GradBucket, group: dist.ProcessGroup) -> torch.futures.Fu
     return work.get_future().then(lambda _: mean)  # type: ignore[no-any-return]
 
 
+class Hooks(list[Any]):
+    """DDP's list of its hooks. Copies and pickles leave ours out, so a copy of an attached model is plain DDP."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (others(self),)
+
+
+def others(hooks: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Those that are not ours, with their states."""
+    return [(hook, state) for hook, state in hooks if hook is not compress_hook]
+
+
 _slots: "weakref.WeakKeyDictionary[DistributedDataParallel, Slot]" = weakref.WeakKeyDictionary()
 
 
@@ -76,13 +89,14 @@ def slot_of(model: DistributedDataParallel) -> Slot:
     """The model's hook, registered if it has none yet."""
     slot = _slots.get(model)
     if slot is None:
-        if model._comm_hooks or any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
+        if others(model._comm_hooks) or any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
             raise Incompatible(
                 "attach: this DDP model has a communication hook already (register_comm_hook, mixed_precision= or an "
                 "optimizer in the backward pass put it there), and DDP takes one. Wrap the model in a new "
                 "DistributedDataParallel without it."
             )
         slot = _slots[model] = Slot(weakref.ref(model))
+        model._comm_hooks = Hooks()
         model.register_comm_hook(slot, compress_hook)
     if slot.handle is not None:
         raise Incompatible(

@@ -36,6 +36,7 @@ from gradwire.integrations.fsdp_parts import UNUSED, Part, parts
 from gradwire.integrations.monitor import Monitor
 from gradwire.integrations.resharding import REDUCE_SCATTER, REPLICAS, own, resharded
 from gradwire.integrations.wrapped import unwrapped
+from gradwire.saved_state import check_model, sealed
 from gradwire.session import warn_if_idle
 from gradwire.sharded import check_codec
 
@@ -163,11 +164,16 @@ class ShardedHandle(BaseHandle):
             "workers": self.engine.workers,
         }
 
+    @property
+    def _model_shapes(self) -> dict[str, list[int]]:
+        """Of whole parameters, whatever the mesh is."""
+        return {name: list(p.shape) for part in self._parts for name, p in part.parameters.items()}
+
     # ---------------------------------------------------------------- what users call
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values, by parameter name. Save one file for each rank."""
-        return self._session.state_dict() | self._at
+        return sealed(self._session.state_dict() | self._at | {"parameters": self._model_shapes})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state.
@@ -177,6 +183,8 @@ class ShardedHandle(BaseHandle):
         """
         states = [state] if isinstance(state, Mapping) else list(state)
         check_set_up(states, self.engine.codec, self.engine.memory, None)
+        for one in states:
+            check_model(one, self._model_shapes)
         mine = own(states, self._at)
         if mine is None:
             if not all(part.averages for part in self._parts):

@@ -145,6 +145,11 @@ def _parts(model: nn.Module, names: dict[int, str]) -> Iterator[Part]:
                 "the modules of each mesh by themselves."
             )
         for group in groups:
+            if not hasattr(group.mesh_info, "shard_process_group"):
+                raise Incompatible(
+                    f"attach: {told} is replicated by torch (`replicate`), which all-reduces before any hook is "
+                    "called. Wrap the model in DistributedDataParallel instead."
+                )
             if getattr(group, "_is_hsdp", False):
                 raise Incompatible(TWO_DIMENSIONS.format(told=told))
             if group._all_reduce_hook is not None:

@@ -26,6 +26,7 @@ from gradwire.integrations.monitor import Monitor
 from gradwire.integrations.parameters import reduced_parameters
 from gradwire.integrations.ways import DDP
 from gradwire.integrations.wrapped import unwrapped
+from gradwire.saved_state import check_model, check_whole, sealed
 
 
 class Handle(BaseHandle):
@@ -145,7 +146,9 @@ class Handle(BaseHandle):
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors and plain values, by parameter name. Save one file for each rank."""
-        return self._session.state_dict() | {"plan": [list(unit) for unit in self._units.plan], "rate": self._rate}
+        plan = [list(unit) for unit in self._units.plan]
+        model = {name: list(shape) for name, shape in self._shapes.items()}
+        return sealed(self._session.state_dict() | {"plan": plan, "rate": self._rate, "parameters": model})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state.
@@ -154,8 +157,10 @@ class Handle(BaseHandle):
             state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
         """
         states = [state] if isinstance(state, Mapping) else state
+        check_whole(states)
         for one in states:
             check_names(one, self._shapes)
+            check_model(one, self._shapes)
         self._session.load_state_dict(state)
         self._rate = states[0].get("rate", 0.0)
         self._units.restore(tuple(tuple(unit) for unit in states[0].get("plan", ())))

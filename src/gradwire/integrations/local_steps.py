@@ -35,8 +35,10 @@ from gradwire.core.errors import ConfigError, Incompatible, StateMismatch
 from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
+from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
 from gradwire.memory.base import Memory
+from gradwire.saved_state import check_whole, sealed
 from gradwire.session import Session, group_of, warn_if_idle
 
 
@@ -59,7 +61,7 @@ class _Unit:
         self.anchor = flat
 
 
-class LocalSteps:
+class LocalSteps(StaysHere):
     """Let each worker train by itself, and average what the workers changed every few steps, compressed.
 
     The model is a plain module, not wrapped in DDP. Parameters start as rank 0's.
@@ -185,7 +187,7 @@ class LocalSteps:
 
         Between two exchanges the ranks' models differ: save each rank's model and optimizer beside it.
         """
-        return self._session.state_dict() | {"taken": self._taken, "anchor": self._anchors()}
+        return sealed(self._session.state_dict() | {"taken": self._taken, "anchor": self._anchors()})
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a saved state. The model's parameters are not touched: load them, too.
@@ -193,6 +195,7 @@ class LocalSteps:
         Args:
             state: of this rank; or, after a change of the number of ranks, the list of all ranks' states.
         """
+        check_whole([state] if isinstance(state, Mapping) else state)
         first = state if isinstance(state, Mapping) else state[0] if state else {}
         saved = {n: (t.shape, t.dtype) for n, t in first.get("anchor", {}).items()}
         ours = {n: (t.shape, t.dtype) for n, t in self._anchors().items()}

@@ -20,6 +20,7 @@ from gradwire.core.errors import StateMismatch
 from gradwire.core.layout import Layout
 from gradwire.integrations.fsdp_parts import Parameter
 from gradwire.memory.base import ERROR
+from gradwire.saved_state import sealed
 
 State = Mapping[str, Any]
 AT = ("place", "shard", "rank", "workers")  # which rank of which mesh a state is of
@@ -83,7 +84,7 @@ def resharded(
             kept.setdefault(kind, {})[name] = {"tensor": _between(whole, low, high), "start": low}
     same = not moves and before == after
     common = means[at["shard"][0]]["common"] if same and at["place"] == REPLICAS else {}
-    return {**first, **at, "state": kept, "common": common}
+    return sealed({**first, **at, "state": kept, "common": common})
 
 
 def _members(state: State) -> list[list[tuple[int, int]]]:

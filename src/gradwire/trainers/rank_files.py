@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.core.errors import StateMismatch
-from gradwire.integrations.dcp import Stateful
+from gradwire.integrations.dcp import Stateful, read_state
 
 NAME = "gradwire_rank{rank}.pt"
 
@@ -23,7 +23,10 @@ def save(handle: Stateful, folder: str | Path) -> None:
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    torch.save(handle.state_dict(), path / NAME.format(rank=dist.get_rank()))
+    file = path / NAME.format(rank=dist.get_rank())
+    half = file.with_suffix(".half")  # a job that ends while it writes leaves the file as it was
+    torch.save(handle.state_dict(), half)
+    half.replace(file)
 
 
 def load(handle: Stateful, folder: str | Path) -> None:
@@ -36,7 +39,7 @@ def load(handle: Stateful, folder: str | Path) -> None:
     path, world = Path(folder), dist.get_world_size()
     files = [path / NAME.format(rank=0)]
     if files[0].exists():  # it says how many there were
-        files = [path / NAME.format(rank=rank) for rank in range(_read(files[0])["workers"])]
+        files = [path / NAME.format(rank=rank) for rank in range(_read(files[0]).get("workers", 1))]
     missing = [file.name for file in files if not file.exists()]
     if missing:
         raise StateMismatch(
@@ -47,5 +50,4 @@ def load(handle: Stateful, folder: str | Path) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    return found
+    return read_state(file, str(file))

@@ -1,0 +1,42 @@
+"""docs/traps.md: every trap has a test that is there, and says what a user sees."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def rows():
+    for line in (ROOT / "docs" / "traps.md").read_text().splitlines():
+        if re.match(r"\| \d+ \|", line):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@functools.cache
+def functions(file):
+    found = ast.walk(ast.parse((ROOT / file).read_text()))
+    return {node.name for node in found if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_traps_are_numbered_and_none_is_missing():
+    assert [int(row[0]) for row in rows()] == list(range(1, 51))
+
+
+@pytest.mark.parametrize("row", list(rows()), ids=lambda row: row[0])
+def test_each_trap_has_tests_that_exist(row):
+    _, trap, seen, tests = row
+    assert trap
+    assert seen
+    named = NAMED.findall(tests)
+    assert named
+    assert ", ".join(f"`{file}::{name}`" for file, name in named) == tests
+    for file, name in named:
+        assert (ROOT / file).is_file(), file
+        assert name in functions(file), f"{file} has no {name}"
