@@ -8,6 +8,7 @@ program calls back to Python when it runs, and copies what comes back.
 from __future__ import annotations
 
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -146,6 +147,19 @@ def framework_of(array: Any) -> Framework:
         f"gradwire: arrays of {known} can be reduced, got {type(array).__module__}.{type(array).__qualname__}; convert "
         "it to one of these first"
     )
+
+
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that `tf.function` calls without rewriting it and all that it calls, which takes seconds.
+
+    Args:
+        function: to call.
+    """
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return function
+    found: Callable[..., Any] = tensorflow.autograph.experimental.do_not_convert(function)
+    return found
 
 
 def needed(module: str) -> Any:
