@@ -1,4 +1,4 @@
-"""`distribute` on the three back ends of Keras: against virtual workers, scaled losses, metrics, and what is refused."""
+"""`distribute` on the three back ends of Keras: against virtual workers, scaled losses, metrics, what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_models_begin_alike_and_the_optimizer_takes_the_mean(ranks):
 
 
 def test_a_scaled_loss_gives_the_same_steps_and_all_ranks_skip_the_same(ranks):
-    """Scales are powers of two, so nothing is rounded otherwise; what is owed stays as it was in a step that is lost."""
+    """Scales are powers of two, so nothing is rounded otherwise; a step that is lost leaves what is owed as it was."""
     assert ranks(keras_jobs.scaled) == [(True, True, 1, 2.0**9)] * 2
 
 
