@@ -46,7 +46,7 @@ def frameworks(
             help='Of every link, or "loopback" for none; may be repeated.  [default: 200mbit]',
         ),
     ] = None,
-    width: Annotated[int, typer.Option("--width", metavar="N", help="Of the hidden layers.")] = 640,
+    width: Annotated[int, typer.Option("--width", metavar="N", help="Of the hidden layers.")] = 896,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each; a sixth is dropped.")] = 30,
     record: sweeps.SweepFile = None,
     as_json: AsJson = False,

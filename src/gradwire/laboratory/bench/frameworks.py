@@ -35,7 +35,7 @@ KIND = "frameworks"
 CODECS = ("none", "bf16(sum='float32')", "blockint(bits=8)", "blockint(bits=4)", "topk(ratio=0.01)")
 KERAS = "keras-"  # and the name of its back end
 FRAMEWORKS = ("jax", "tensorflow", f"{KERAS}jax", f"{KERAS}tensorflow", f"{KERAS}torch")
-WIDTH = 640  # about a million parameters
+WIDTH = 896  # about a million parameters
 INPUTS, OUTPUTS, BATCH = 256, 10, 16
 STEPS = 30
 
