@@ -122,6 +122,16 @@ def of_other_shapes(rank, framework):
     Bridge("topk(ratio=0.1)")({"w": into(numpy.ones((64, 64 + rank), "float32"))})
 
 
+def own_mean(rank, framework):
+    """Whether `none` gives what the framework makes of all ranks' gradients by itself."""
+    into, out = of_framework(framework)
+    module = quietly(framework)
+    answer = flat(Bridge("none")(tree_of(lambda name: into(given(rank, 0, name)))))
+    everyone = {name: [into(given(r, 0, name)) for r in range(2)] for name in SHAPES}
+    mean = (lambda x: module.numpy.stack(x).mean(0)) if framework == "jax" else lambda x: module.reduce_mean(x, 0)
+    return all((out(answer[name]) == out(mean(everyone[name]))).all() for name in SHAPES)
+
+
 def changing(rank):
     bridge = Bridge("none")
     bridge([numpy.ones((2, 2), "float32")])
