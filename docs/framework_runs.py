@@ -1,6 +1,6 @@
 """Trainings of examples/train_keras.py on real data, by 1, 2 and 4 processes, into records.
 
-    python docs/framework_runs.py FOLDER results/FILE.jsonl [BACKEND]     # FOLDER holds CIFAR-10 and MovieLens-1M
+    python docs/framework_runs.py FOLDER results/FILE.jsonl [BACKEND]     # FOLDER holds MovieLens-1M
 
 One process trains with the codec `none` and the whole batch; the others divide each batch among them.
 """
@@ -17,7 +17,7 @@ from gradwire.core import environment, records
 from gradwire.core.records import Quantiles, Record
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "train_keras.py"
-RUNS = {"conv": ("--examples", "2048", "--epochs", "4"), "ncf": ("--examples", "65536", "--epochs", "1")}
+RUNS = {"ncf": ("--examples", "32768", "--epochs", "1")}
 CODECS = ("none", "blockint(bits=8)", "topk(ratio=0.1)")
 
 
