@@ -238,8 +238,9 @@ def _passing(framework: str, label: str, arrays: Sequence[Any]) -> Callable[[], 
             return known.call(lambda tensors: tensors, arrays)
         return [known.from_torch(known.to_torch(a)) for a in arrays]
 
-    compiled = label == HANDED_COMPILED
-    program = (module.jit if framework == "jax" else module.function)(passed) if compiled else passed
+    program: Callable[[Sequence[Any]], list[Any]] = passed
+    if label == HANDED_COMPILED:
+        program = module.jit(passed) if framework == "jax" else module.function(passed, autograph=False)
 
     def one() -> None:
         found = program(given)
