@@ -64,7 +64,11 @@ def test_same_results_and_errors_as_the_torch_codec(codec, workers):
 def test_none_is_the_mean_that_jax_takes():
     step, state = reducer("none", 4)
     mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:4]), ("data",))
-    own = jax.shard_map(lambda x: jax.lax.pmean(x[0], "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+
+    def mean(tree):
+        return jax.tree.map(lambda x: jax.lax.pmean(x[0], "data"), tree)
+
+    own = jax.shard_map(mean, mesh=mesh, in_specs=P("data"), out_specs=P())
     given_to_all = gradients(0, 4)
     found, wanted = flat(step(given_to_all, state)[0]), flat(jax.jit(own)(given_to_all))
     assert all((numpy.asarray(found[name]) == numpy.asarray(wanted[name])).all() for name in SHAPES)
