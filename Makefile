@@ -87,7 +87,7 @@ slurm:
 	$(PYTHON) -m venv .venv-frameworks
 	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  'pytest>=8.3' 'pytest-timeout>=2.3' --editable '.[cpu,jax,keras,tensorflow]'
+	  'pytest>=8.3' 'pytest-timeout>=2.3' --editable '.[cli,cpu,jax,keras,tensorflow]'
 	touch $@
 
 clean-kernels:

@@ -26,6 +26,7 @@ def loss_of(parameters, x, y):
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
+    options.add_argument("--epochs", type=int, default=20)
     told = options.parse_args()
 
     dist.init_process_group("gloo")  # here
@@ -46,7 +47,7 @@ def main() -> None:
         updates, state = optimizer.update(jax.grad(loss_of)(parameters, x, y), state)
         return optax.apply_updates(parameters, updates), state
 
-    for _ in range(20):
+    for _ in range(told.epochs):
         for start in range(0, len(x), 64):
             mine = slice(start + bridge.rank, start + 64, bridge.size)  # here: a share of the batch
             parameters, state = step(parameters, state, x[mine], y[mine])

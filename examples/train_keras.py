@@ -89,7 +89,8 @@ def main() -> None:
     options.add_argument("--model", choices=["conv", "ncf"], default="conv")
     options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
     options.add_argument("--data-dir", default=None, help="folder of CIFAR-10 or MovieLens-1M; drawn data without it")
-    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--examples", type=int, default=None, help="the first N only")
+    options.add_argument("--epochs", type=int, default=8)
     options.add_argument("--folder", default=None, help="go on from the checkpoint in it, if there is one, and save")
     told = options.parse_args()
     os.environ["KERAS_BACKEND"] = told.backend  # before Keras is loaded
@@ -101,15 +102,18 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, size = dist.get_rank(), dist.get_world_size()
     x, y = images(told.data_dir) if told.model == "conv" else ratings(told.data_dir)
+    x, y = [column[: told.examples] for column in x], y[: told.examples]
     file = Path(told.folder or ".") / "model.keras"
     if told.folder and file.exists():
         model = keras.models.load_model(file)
     else:
         keras.utils.set_random_seed(rank)  # each rank begins with weights of its own: they are made rank 0's
         model = (convolutional if told.model == "conv" else collaborative)(keras, x)
-        kinds = keras.losses.SparseCategoricalCrossentropy, keras.losses.BinaryCrossentropy
-        loss = kinds[told.model == "ncf"](from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss)
+        if told.model == "conv":
+            optimizer, loss = keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        else:
+            optimizer, loss = keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True)
+        model.compile(optimizer, loss)
     bridge = distribute(model, told.codec)  # here
     if told.folder and file.exists():
         bridge.load(told.folder)  # here

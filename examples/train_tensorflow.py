@@ -17,6 +17,7 @@ from gradwire.frameworks.bridge import Bridge  # here
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--codec", default="bf16(sum='float32')", help="see: gradwire codecs")
+    options.add_argument("--epochs", type=int, default=20)
     told = options.parse_args()
 
     dist.init_process_group("gloo")  # here
@@ -43,7 +44,7 @@ def main() -> None:
         for variable, gradient in zip(variables, gradients, strict=True):
             variable.assign_sub(0.5 * gradient)
 
-    for _ in range(20):
+    for _ in range(told.epochs):
         for start in range(0, len(x), 64):
             mine = slice(start + bridge.rank, start + 64, bridge.size)  # here: a share of the batch
             step(tf.constant(x[mine]), tf.constant(y[mine]))

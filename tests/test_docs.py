@@ -26,6 +26,7 @@ PAGES = [
     "docs/encode.md",
     "docs/engines.md",
     "docs/findings.md",
+    "docs/frameworks.md",
     "docs/grace.md",
     "docs/lab.md",
     "docs/network.md",

@@ -1,4 +1,4 @@
-"""Jobs of ranks with Keras models."""
+"""Jobs of ranks with Keras models, on any of its back ends: one a process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import warnings
 
 import numpy
 import pytest
-from steps import quietly
+from steps import CODECS, SHAPES, STEPS, given, quietly
 
 import gradwire
 
-os.environ.setdefault("KERAS_BACKEND", "torch")  # the quickest to load
+
+def keras_on(backend):
+    """Keras; and what it warns of in a model's life is its own."""
+    os.environ["KERAS_BACKEND"] = backend
+    keras = quietly("keras")
+    warnings.simplefilter("ignore")
+    assert keras.backend.backend() == backend
+    return keras
 
 
 def model_of(keras, compiled=True):
@@ -21,10 +28,82 @@ def model_of(keras, compiled=True):
     return model
 
 
-def began(rank):
+def of_given_gradients(keras, optimizer):
+    """A model whose loss is the product of weights and data: its gradients are the data of a step."""
+
+    class Product(keras.layers.Layer):
+        def build(self, shape):
+            self.parts = [self.add_weight(shape=s, initializer="zeros") for s in SHAPES.values()]
+
+        def call(self, x):
+            flat = [keras.ops.reshape(part, (-1,)) for part in self.parts]
+            return keras.ops.matmul(x, keras.ops.expand_dims(keras.ops.concatenate(flat), 1))
+
+    model = keras.Sequential([keras.Input((sum(numpy.prod(s) for s in SHAPES.values()),)), Product()])
+    model.compile(optimizer, loss=lambda wanted, found: found)
+    return model
+
+
+def step_of(model, rank, step, change=lambda x: x):
+    """Fit the gradients of a rank in a step, from weights of zero: with a rate of 1 they are the mean, negated."""
+    x = change(numpy.concatenate([given(rank, step, name).ravel() for name in SHAPES])[None])
+    model.set_weights([numpy.zeros(s, "float32") for s in SHAPES.values()])
+    model.fit(x, numpy.zeros((1, 1), "float32"), batch_size=1, verbose=0)
+    return {name: -weights for name, weights in zip(SHAPES, model.get_weights(), strict=True)}
+
+
+def fitted(rank, backend):
+    """As `steps.reduced`, through `fit`."""
+    keras = keras_on(backend)
+    from gradwire.frameworks.keras import distribute
+
+    found = {}
+    for codec in CODECS:
+        model = of_given_gradients(keras, keras.optimizers.SGD(1.0))
+        bridge = distribute(model, codec)
+        results = [step_of(model, rank, step) for step in range(STEPS)]
+        found[codec] = results, bridge.units, bridge.stats()["sent_bytes"]
+    return found
+
+
+def scaled(rank, backend):
+    """Steps under a scaled loss and without: the second has an infinite gradient on rank 1."""
+    keras = keras_on(backend)
+    from gradwire.frameworks.keras import distribute
+
+    def change(step):
+        spoil = step == 1 and rank == 1
+        return lambda x: numpy.where(numpy.arange(x.shape[1]) == 7, numpy.float32("inf"), x) if spoil else x
+
+    plain = of_given_gradients(keras, keras.optimizers.SGD(1.0))
+    distribute(plain, "topk(ratio=0.05)")
+    wanted = [step_of(plain, rank, step) for step in (0, 2)]
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0**10)
+    model = of_given_gradients(keras, optimizer)
+    bridge = distribute(model, "topk(ratio=0.05)")
+    found = [step_of(model, rank, step, change(step)) for step in range(3)]
+    skipped = all((array == 0).all() for array in found[1].values())
+    same = all((mine[n] == theirs[n]).all() for mine, theirs in zip(wanted, found[::2], strict=True) for n in SHAPES)
+    return same, skipped, bridge.stats()["skipped_steps"], float(optimizer.dynamic_scale)
+
+
+def averaged(rank, backend):
+    """The losses of an epoch that the ranks are told, and their own."""
+    keras = keras_on(backend)
+    from gradwire.frameworks.keras import average_metrics, distribute
+
+    model, own = model_of(keras), []
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: own.append(dict(logs)))
+    bridge = distribute(model, "none")
+    x, y = numpy.full((4, 40), 1.0 + rank, "float32"), numpy.full((4, 4), 2.0 + rank, "float32")
+    callbacks = [note, average_metrics(bridge)]
+    told = model.fit(x, y, validation_data=(x, y), epochs=2, batch_size=4, verbose=0, callbacks=callbacks).history
+    return told, {name: [logs[name] for logs in own] for name in told}
+
+
+def began(rank, backend):
     """Weights before and after, momenta that are shared too, and one step of a loop that calls the optimizer."""
-    keras = quietly("keras")
-    warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, for Keras
+    keras = keras_on(backend)
     from gradwire.frameworks.keras import distribute
 
     keras.utils.set_random_seed(rank)
@@ -38,21 +117,18 @@ def began(rank):
     return before, start, moved
 
 
-def refusals(rank):
+def refusals(rank, backend):
     """The sentences, and what comes when there is nothing to refuse."""
-    keras = quietly("keras")
-    warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy, for Keras
+    keras = keras_on(backend)
     from gradwire.frameworks.keras import distribute
 
     unbuilt = keras.Sequential([keras.layers.Dense(2)])
     unbuilt.compile("sgd", "mse")
-    scaled = model_of(keras, compiled=False)
-    scaled.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     twice = model_of(keras)
     with pytest.warns(UserWarning, match="one rank"):
         distribute(twice, "topk")
     found = []
-    for model in ("model", model_of(keras, compiled=False), unbuilt, scaled, twice):
+    for model in ("model", model_of(keras, compiled=False), unbuilt, twice):
         with pytest.raises(gradwire.Incompatible) as caught:
             distribute(model, "topk")
         found.append(str(caught.value))

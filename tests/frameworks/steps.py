@@ -68,7 +68,7 @@ def quietly(module):
 
 
 def reduced(rank, framework, codecs, compiled=False, options=None):
-    """For each codec the results of some steps, by name, the units, and what of this rank is owed."""
+    """For each codec the results of some steps, by name, the units, and the bytes that were sent."""
     into, out = of_framework(framework)
     found = {}
     for codec in codecs:
@@ -85,8 +85,9 @@ def reduced(rank, framework, codecs, compiled=False, options=None):
     return found
 
 
-def of_cluster(codec, workers, units, channels_last, **options):
-    """The same from virtual workers."""
+def of_cluster(codec, workers, units, channels_last, names=None, **options):
+    """The same from virtual workers; `names` are those of the arrays in the bridge, where they are others."""
+    names = names or {name: name for name in SHAPES}
     cluster = gradwire.VirtualCluster(workers, codec, tensors="matrices", **options)
 
     def shaped(rank, step, name):
@@ -95,9 +96,9 @@ def of_cluster(codec, workers, units, channels_last, **options):
 
     steps = []
     for step in range(STEPS):
-        gradients = {name: [shaped(rank, step, name) for rank in range(workers)] for name in SHAPES}
+        gradients = {names[name]: [shaped(rank, step, name) for rank in range(workers)] for name in SHAPES}
         answer = cluster.reduce(gradients, units=units)
-        steps.append({name: answer[name].numpy().reshape(SHAPES[name]) for name in SHAPES})
+        steps.append({name: answer[names[name]].numpy().reshape(SHAPES[name]) for name in SHAPES})
     return steps
 
 
@@ -119,6 +120,16 @@ def dying(rank, framework, compiled):
 def of_other_shapes(rank, framework):
     into, _ = of_framework(framework)
     Bridge("topk(ratio=0.1)")({"w": into(numpy.ones((64, 64 + rank), "float32"))})
+
+
+def own_mean(rank, framework):
+    """Whether `none` gives what the framework makes of all ranks' gradients by itself."""
+    into, out = of_framework(framework)
+    module = quietly(framework)
+    answer = flat(Bridge("none")(tree_of(lambda name: into(given(rank, 0, name)))))
+    everyone = {name: [into(given(r, 0, name)) for r in range(2)] for name in SHAPES}
+    mean = (lambda x: module.numpy.stack(x).mean(0)) if framework == "jax" else lambda x: module.reduce_mean(x, 0)
+    return all((out(answer[name]) == out(mean(everyone[name]))).all() for name in SHAPES)
 
 
 def changing(rank):

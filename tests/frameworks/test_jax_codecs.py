@@ -61,6 +61,19 @@ def test_same_results_and_errors_as_the_torch_codec(codec, workers):
             assert (mine[rank] == numpy.concatenate(parts)).all()
 
 
+def test_none_is_the_mean_that_jax_takes():
+    step, state = reducer("none", 4)
+    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:4]), ("data",))
+
+    def mean(tree):
+        return jax.tree.map(lambda x: jax.lax.pmean(x[0], "data"), tree)
+
+    own = jax.shard_map(mean, mesh=mesh, in_specs=P("data"), out_specs=P())
+    given_to_all = gradients(0, 4)
+    found, wanted = flat(step(given_to_all, state)[0]), flat(jax.jit(own)(given_to_all))
+    assert all((numpy.asarray(found[name]) == numpy.asarray(wanted[name])).all() for name in SHAPES)
+
+
 @pytest.mark.parametrize(
     "codec, dtype",
     [("blockint(bits=8)", "u8"), ("blockint(bits=4)", "u8"), ("topk(ratio=0.05)", "u8"), ("bf16", "u16")],

@@ -1,17 +1,33 @@
-"""`distribute`: models begin alike, steps take the mean, and what cannot be distributed is refused."""
+"""`distribute` on the three back ends of Keras: against virtual workers, scaled losses, metrics, what is refused."""
 
 from __future__ import annotations
 
 import keras_jobs
 import numpy
 import pytest
+from bridged import agree
+from ranks import Pool
+from steps import SHAPES
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.dist]
-LIMIT = {"timeout": 60.0, "deadline": 120.0}
+LIMIT = {"timeout": 120.0, "deadline": 240.0}  # TensorFlow takes its time to load
 
 
-def test_models_begin_alike_and_the_optimizer_takes_the_mean(pool):
-    (first, start, moved), (second, other, also) = pool.run(2, keras_jobs.began, **LIMIT)
+@pytest.fixture(scope="module", params=["torch", "jax", "tensorflow"])
+def ranks(request):
+    """Runs jobs on two ranks of their own: a process has one back end."""
+    pool = Pool(2)
+    yield lambda job, world=2: pool.run(world, job, request.param, **LIMIT)
+    pool.stop()
+
+
+def test_fit_gives_what_virtual_workers_give(ranks):
+    names = {name: f"[{place}]" for place, name in enumerate(SHAPES)}
+    agree(ranks(keras_jobs.fitted), channels_last=True, names=names)
+
+
+def test_models_begin_alike_and_the_optimizer_takes_the_mean(ranks):
+    (first, start, moved), (second, other, also) = ranks(keras_jobs.began)
     assert not all((a == b).all() for a, b in zip(first, second, strict=True))
     for wanted, mine, theirs in zip(first, start, other, strict=True):
         assert (wanted == mine).all()
@@ -21,13 +37,27 @@ def test_models_begin_alike_and_the_optimizer_takes_the_mean(pool):
         assert numpy.allclose(here, 0.5 * 1.5, atol=1e-6)  # the rate times the mean of 1 and 2
 
 
-def test_what_cannot_be_distributed_is_refused(pool):
-    (found,) = pool.run(1, keras_jobs.refusals, **LIMIT)
+def test_a_scaled_loss_gives_the_same_steps_and_all_ranks_skip_the_same(ranks):
+    """Scales are powers of two, so nothing is rounded otherwise; a step that is lost leaves what is owed as it was."""
+    assert ranks(keras_jobs.scaled) == [(True, True, 1, 2.0**9)] * 2
+
+
+def test_metrics_are_the_mean_of_the_ranks_as_floats(ranks):
+    (told, first), (also, second) = ranks(keras_jobs.averaged)
+    assert told == also
+    assert set(told) == {"loss", "val_loss"}
+    for name, values in told.items():
+        assert all(type(value) is float for value in values)
+        assert values == [(a + b) / 2 for a, b in zip(first[name], second[name], strict=True)]
+        assert first[name] != second[name]
+
+
+def test_what_cannot_be_distributed_is_refused(ranks):
+    (found,) = ranks(keras_jobs.refusals, world=1)
     beginnings = (
         "distribute: a keras.Model was wanted, got str",
         "distribute: the model has no optimizer; call model.compile(...) first",
         "distribute: the model has no weights yet, so they cannot start alike; give it a keras.Input",
-        "distribute: under float16 each rank would skip steps by itself",
         "distribute: the model is distributed already",
     )
     for sentence, beginning in zip(found, beginnings, strict=True):

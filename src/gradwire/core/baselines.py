@@ -10,6 +10,8 @@ POWERSGD = "torch powerSGD"  # with torch's own PowerSGD hook
 SHARDED_FP32 = "torch fp32"  # FSDP2 as it comes
 SHARDED_BF16 = "torch bf16"  # with torch's own reduction in bf16
 SHARDED_ONCE = "fp32 all-to-all"  # a reduce-scatter that sends each shard once; that of gloo is an all-reduce
+HANDED, HANDED_COMPILED = "handed over", "handed over, compiled"  # arrays of JAX or TensorFlow to torch and back
+COPIED = "copied"  # as many bytes, in torch
 BASELINES = (NOTHING, PLAIN, HALF, POWERSGD)
 
 # the codecs that send what DDP does by itself, or with torch's own hook

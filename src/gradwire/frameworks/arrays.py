@@ -8,6 +8,8 @@ program calls back to Python when it runs, and copies what comes back.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -148,6 +150,19 @@ def framework_of(array: Any) -> Framework:
     )
 
 
+def as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that `tf.function` calls without rewriting it and all that it calls, which takes seconds.
+
+    Args:
+        function: to call.
+    """
+    tensorflow: Any = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return function
+    found: Callable[..., Any] = tensorflow.autograph.experimental.do_not_convert(function)
+    return found
+
+
 def needed(module: str) -> Any:
     """An optional package, imported; its extra is named where it is missing.
 
@@ -155,13 +170,27 @@ def needed(module: str) -> Any:
         module: to import.
     """
     package = module.partition(".")[0]
-    extra = {"optax": "jax", "orbax": "jax"}.get(package, package)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] != package:
             raise
-        raise MissingExtra(f"gradwire: {package} is not installed; run: pip install 'gradwire[{extra}]'") from None
+        raise _missing(package) from None
+
+
+def check_installed(package: str) -> None:
+    """Refuse what `needed` would, without the seconds that an import takes.
+
+    Args:
+        package: that will be imported.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise _missing(package)
+
+
+def _missing(package: str) -> MissingExtra:
+    extra = {"optax": "jax", "orbax": "jax"}.get(package, package)
+    return MissingExtra(f"gradwire: {package} is not installed; run: pip install 'gradwire[{extra}]'")
 
 
 def _numpy(tensor: Tensor, dtype: Any) -> Any:

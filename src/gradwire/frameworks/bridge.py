@@ -28,7 +28,7 @@ from gradwire.core.gradient import check_gradient
 from gradwire.core.layout import Layout
 from gradwire.core.registry import to_spec
 from gradwire.engine import Engine
-from gradwire.frameworks.arrays import ALIGNMENT
+from gradwire.frameworks.arrays import ALIGNMENT, as_it_is
 from gradwire.frameworks.trees import Tree
 from gradwire.memory.base import Memory
 from gradwire.session import Session, group_of, warn_if_idle
@@ -71,6 +71,7 @@ class Bridge:
         strategy: ``"auto"``, or a strategy or its spec.
         tensors: ``"matrices"`` sends vectors and tiny tensors as they are; ``"all"`` compresses them too.
         seed: of all randomness, the same on all ranks.
+        channels_last: whether the last dimension of a kernel counts its outputs; None: as the framework writes kernels.
         process_group: the ranks that train together; None for all.
 
     Example:
@@ -93,6 +94,7 @@ class Bridge:
         strategy: str | Strategy = "auto",
         tensors: str = "matrices",
         seed: int = 0,
+        channels_last: bool | None = None,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         self._group = group_of(process_group, "Bridge")
@@ -106,6 +108,7 @@ class Bridge:
             ranks=(self.rank,),
             workers=self.size,
         )
+        self._channels_last = channels_last
         self._kind: Kind | None = None  # known from the first gradients on
         self._units: tuple[_Unit, ...] = ()
         self._session: Session | None = None
@@ -113,17 +116,20 @@ class Bridge:
 
     # ---------------------------------------------------------------- a step
 
-    def __call__(self, gradients: Any, *, learning_rate: float | None = None, loss_scale: float = 1.0) -> Any:
+    def __call__(self, gradients: Any, *, learning_rate: float | None = None, loss_scale: Any = 1.0) -> Any:
         """Reduce the gradients of a step to their mean over the ranks. All ranks must call this alike.
 
         Args:
             gradients: arrays of one framework, in a list, tuple, dict or whatever JAX knows as a tree.
             learning_rate: what they will be multiplied by, for memories that follow it.
-            loss_scale: what the loss was multiplied by.
+            loss_scale: what the loss was multiplied by: a number, or an array of the same framework that holds one.
 
         Returns:
             The same tree, of arrays of the same framework.
         """
+        return as_it_is(self._mean)(gradients, learning_rate, loss_scale)
+
+    def _mean(self, gradients: Any, learning_rate: float | None, loss_scale: Any) -> Any:
         if self.engine.memory.by_learning_rate and learning_rate is None:
             memory = to_spec(self.engine.memory)
             raise ConfigError(f"Bridge: memory {memory!r} follows the learning rate; pass learning_rate=...")
@@ -131,15 +137,19 @@ class Bridge:
         if self.size == 1:
             return gradients
 
+        count, framework = len(tree.arrays), tree.framework
+        arrays = [*tree.arrays] if isinstance(loss_scale, int | float) else [*tree.arrays, loss_scale]
+
         def reduced(tensors: Sequence[Tensor]) -> list[Tensor]:
             rate = learning_rate if self.engine.memory.by_learning_rate else None
-            return self._reduce(tree, tensors, loss_scale, 1.0 if rate is None else rate)
+            scale = float(tensors[count]) if len(tensors) > count else loss_scale
+            means = self._reduce(tree, tensors[:count], scale, 1.0 if rate is None else rate)
+            return [*means, *tensors[count:]]
 
-        framework = tree.framework
-        if any(framework.is_traced(array) for array in tree.arrays):
-            return tree.build(framework.call(reduced, tree.arrays))
-        means = reduced([framework.to_torch(array) for array in tree.arrays])
-        return tree.build([framework.from_torch(mean) for mean in means])
+        if any(framework.is_traced(array) for array in arrays):
+            return tree.build(framework.call(reduced, arrays)[:count])
+        means = reduced([framework.to_torch(array) for array in arrays])
+        return tree.build([framework.from_torch(mean) for mean in means[:count]])
 
     def _reduce(self, tree: Tree, tensors: Sequence[Tensor], loss_scale: float, learning_rate: float) -> list[Tensor]:
         session = self._ready(tree, tensors)
@@ -166,7 +176,8 @@ class Bridge:
             devices = sorted({str(tensor.device) for tensor in tensors})
             if len(devices) > 1:
                 raise Incompatible(f"Bridge: the arrays of a step must be on one device, and are on {devices}")
-            self._kind, self._units = kind, _units(kind, tree.framework.channels_last)
+            last = tree.framework.channels_last if self._channels_last is None else self._channels_last
+            self._kind, self._units = kind, _units(kind, last)
             self._check_names(self.state_dict())  # one that was loaded before
             device = tensors[0].device
             self._session = Session(self.engine, self._group, device, who="Bridge", set_up=f", gradients {kind}")
@@ -195,6 +206,19 @@ class Bridge:
         pieces = zip(torch.split(row, [len(part) for part in parts]), tensors, strict=True)
         found = [piece[: t.nbytes].view(t.dtype).view(t.shape) for piece, t in pieces]
         return tree.build([tree.framework.from_torch(t) for t in found])
+
+    def average(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """The mean of each metric over the ranks, as floats, alike on all of them. All ranks must call this alike.
+
+        Args:
+            metrics: numbers by name, such as the logs of an epoch.
+        """
+        names = sorted(metrics)
+        values = torch.tensor([float(metrics[name]) for name in names], dtype=torch.float64)
+        if self.size > 1:
+            check_agreement(self._group, f"metrics {names}", "average")
+            dist.all_reduce(values, group=self._group)
+        return dict(zip(names, (values / self.size).tolist(), strict=True))
 
     # ---------------------------------------------------------------- state and statistics
 

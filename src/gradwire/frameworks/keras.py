@@ -5,7 +5,8 @@
     model.fit(x[bridge.rank :: bridge.size], y[bridge.rank :: bridge.size], ...)
 
 What is changed is the optimizer's `apply`, which custom loops call, too. Files of the model do not know of it:
-`model.save` on one rank, `bridge.save` on all.
+`model.save` on one rank, `bridge.save` on all. Metrics are those of a rank's own data; `average_metrics` is a callback
+that gives all ranks their mean.
 """
 
 from __future__ import annotations
@@ -51,7 +52,15 @@ def distribute(
     """
     keras = needed("keras")
     _check(model, keras)
-    bridge = Bridge(codec, memory=memory, strategy=strategy, tensors=tensors, seed=seed, process_group=process_group)
+    bridge = Bridge(
+        codec,
+        memory=memory,
+        strategy=strategy,
+        tensors=tensors,
+        seed=seed,
+        channels_last=True,  # on torch, too
+        process_group=process_group,
+    )
     optimizer = model.optimizer
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
@@ -59,16 +68,51 @@ def distribute(
     values = bridge.broadcast([keras.ops.convert_to_numpy(variable) for variable in variables])
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
-    apply = optimizer.apply
-
-    def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        apply(bridge(list(grads)), trainable_variables)
-
-    optimizer.apply = apply_mean
+    _take_means(optimizer, bridge, keras)
     if keras.backend.backend() == "tensorflow":
         model.jit_compile = False  # XLA there has no way back to Python
     model.train_function = None  # one that was compiled before does not know
     return bridge
+
+
+def average_metrics(bridge: Bridge) -> Any:
+    """A callback for `fit`: the logs of each epoch become the means over the ranks, floats, alike on all.
+
+    Put it first: callbacks behind it that stop early or lower the rate then decide alike on all ranks.
+
+    Args:
+        bridge: as `distribute` returned it.
+    """
+
+    class AverageMetrics(needed("keras").callbacks.Callback):  # type: ignore[misc]  # without keras: of any class
+        def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            if logs:
+                logs.update(bridge.average(logs))
+
+    return AverageMetrics()
+
+
+def _take_means(optimizer: Any, bridge: Bridge, keras: Any) -> None:
+    """Let the optimizer reduce the gradients that it is to apply.
+
+    Under a scaled loss the optimizer looks at the means, not at a rank's own gradients, so all ranks skip the same
+    steps. On JAX it does so in a method of its own.
+    """
+    apply, stateless_apply = optimizer.apply, optimizer.stateless_apply
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        scale = keras.ops.convert_to_tensor(optimizer.dynamic_scale) if scaled else 1.0
+        apply(bridge(list(grads), loss_scale=scale), trainable_variables)
+
+    def stateless_apply_mean(optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable: Sequence[Any]) -> Any:
+        place = [variable is optimizer.dynamic_scale for variable in optimizer.variables].index(True)
+        means = bridge(list(grads), loss_scale=optimizer_variables[place])
+        return stateless_apply(optimizer_variables, means, trainable)
+
+    optimizer.apply = apply_mean
+    if scaled:
+        optimizer.stateless_apply = stateless_apply_mean
 
 
 def _check(model: Any, keras: Any) -> None:
@@ -83,8 +127,3 @@ def _check(model: Any, keras: Any) -> None:
         )
     if "apply" in vars(model.optimizer):
         raise Incompatible("distribute: the model is distributed already; compile it again with a new optimizer first")
-    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-        raise Incompatible(
-            "distribute: under float16 each rank would skip steps by itself, and ranks would wait for each other. Use "
-            "the dtype policy 'mixed_bfloat16' or 'float32'."
-        )

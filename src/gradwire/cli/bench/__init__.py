@@ -8,6 +8,7 @@ from gradwire.cli.bench.accuracy import accuracy
 from gradwire.cli.bench.autopilot import autopilot
 from gradwire.cli.bench.collective import collective
 from gradwire.cli.bench.encode import encode
+from gradwire.cli.bench.frameworks import frameworks
 from gradwire.cli.bench.iteration import iteration
 from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.sharded import sharded
@@ -15,7 +16,7 @@ from gradwire.cli.bench.step import step
 from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
-for function in (encode, iteration, overlap, collective, step, sharded, autopilot, accuracy):
+for function in (encode, iteration, overlap, collective, step, sharded, frameworks, autopilot, accuracy):
     bench.command()(importing(function))
 
 

@@ -145,7 +145,7 @@ def _run(setting: Mapping[str, Any], mesh: DeviceMesh) -> step.Run:
             wrapped.set_custom_reduce_scatter(_Once())
     replicas = mesh["replicate"] if mesh.ndim > 1 else None
     handle = None if own else attach(cast(FSDPModule, model), label, replicas=replicas)
-    return step.Run(setting, model, model, _words(setting["batch"]), handle)
+    return step.Run(setting, step.training(model, model, _words(setting["batch"])), handle)
 
 
 class _Once:

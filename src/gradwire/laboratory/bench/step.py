@@ -228,7 +228,7 @@ def _run(setting: Mapping[str, Any]) -> Run:
     module = build(setting["model"])
     inputs = example(setting["model"], module, setting["batch"])
     model, handle = prepare(module, setting, ONE_BUCKET)
-    return Run(setting, model, module, inputs, handle)
+    return Run(setting, training(model, module, inputs), handle)
 
 
 def turns(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -260,39 +260,23 @@ class Run:
 
     Args:
         setting: its ``steps``, and the ``seconds`` that they may take, or None.
-        model: what computes the scores.
-        module: whose parameters are trained.
-        inputs: of a step.
+        make: makes a step, and tells the seconds of its parts.
         handle: that compresses, if any does.
     """
 
     def __init__(
-        self,
-        setting: Mapping[str, Any],
-        model: Callable[..., Any],
-        module: nn.Module,
-        inputs: tuple[Tensor, ...],
-        handle: Counted | None,
+        self, setting: Mapping[str, Any], make: Callable[[], dict[str, float]], handle: Counted | None
     ) -> None:
         self.setting, self.steps = setting, int(setting["steps"])
-        self.model, self.inputs, self.handle = model, inputs, handle
-        self.optimizer = torch.optim.SGD(module.parameters(), RATE)
-        self.samples: list[tuple[float, float, float]] = []  # forward, backward, optimizer
+        self.make, self.handle = make, handle
+        self.samples: list[dict[str, float]] = []
         self.interface: list[int] = []
         self.counts: list[dict[str, float]] = []
 
     def step(self) -> None:
         dist.barrier()
         sent = interface_bytes()[0]
-        start = time.perf_counter()
-        self.optimizer.zero_grad()
-        loss = loss_of(self.model(*self.inputs))
-        forward = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
-        backward = time.perf_counter()
-        self.optimizer.step()
-        end = time.perf_counter()
-        self.samples.append((forward - start, backward - forward, end - backward))
+        self.samples.append(self.make())
         self.interface.append(interface_bytes()[0] - sent)
         if self.handle is not None:
             stats = self.handle.stats()
@@ -301,7 +285,7 @@ class Run:
     @property
     def wants_more(self) -> bool:
         limit, made = self.setting["seconds"], len(self.samples)
-        spent = sum(map(sum, self.samples[LEAST_DROPPED:]))  # the first ones compile and arrange
+        spent = sum(sum(s.values()) for s in self.samples[LEAST_DROPPED:])  # the first ones compile and arrange
         late = limit is not None and made >= LEAST and spent >= limit
         return made < self.steps and not late
 
@@ -309,12 +293,10 @@ class Run:
         """What this rank adds to the record; plain values only."""
         made = len(self.samples)
         dropped = DROPPED if made >= STEPS else max(LEAST_DROPPED, made * DROPPED // STEPS)
-        forward, backward, optimizer = zip(*self.samples[dropped:], strict=True)
+        kept = self.samples[dropped:]
         share: dict[str, Any] = {
-            "samples": [sum(s) for s in self.samples[dropped:]],
-            "forward": quantile(forward, 0.5),
-            "backward": quantile(backward, 0.5),
-            "optimizer": quantile(optimizer, 0.5),
+            "samples": [sum(s.values()) for s in kept],
+            **{part: quantile([s[part] for s in kept], 0.5) for part in kept[0]},
             "interface_bytes": quantile(self.interface[dropped:], 0.5),
             "dropped": dropped,
             "sent_bytes": None,
@@ -323,6 +305,32 @@ class Run:
             first, last, timed = self.counts[dropped - 1], self.counts[-1], made - dropped
             share |= {name: (last[name] - first[name]) / timed for name in ("sent_bytes", *PARTS)}
         return share
+
+
+def training(
+    model: Callable[..., Any], module: nn.Module, inputs: tuple[Tensor, ...]
+) -> Callable[[], dict[str, float]]:
+    """What makes a training step, and tells the seconds of its parts.
+
+    Args:
+        model: what computes the scores.
+        module: whose parameters are trained.
+        inputs: of a step.
+    """
+    optimizer = torch.optim.SGD(module.parameters(), RATE)
+
+    def step() -> dict[str, float]:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = loss_of(model(*inputs))
+        forward = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        backward = time.perf_counter()
+        optimizer.step()
+        end = time.perf_counter()
+        return {"forward": forward - start, "backward": backward - forward, "optimizer": end - backward}
+
+    return step
 
 
 def prepare(
