@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ NAME = "gradwire_rank{rank}.pt"
 
 
 def save(handle: Stateful, folder: str | Path) -> None:
-    """Save this rank's state; all ranks must call this.
+    """Save this rank's state; all ranks must call this. A file that is there is replaced when the new one is whole.
 
     Args:
         handle: what `attach` returned.
@@ -23,7 +24,18 @@ def save(handle: Stateful, folder: str | Path) -> None:
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    torch.save(handle.state_dict(), path / NAME.format(rank=dist.get_rank()))
+    file = path / NAME.format(rank=dist.get_rank())
+    draft = file.with_suffix(".draft")
+    try:
+        torch.save(handle.state_dict(), draft)
+        draft.replace(file)
+    except (OSError, RuntimeError) as problem:  # of a full disk torch only says that a position is not as expected
+        draft.unlink(missing_ok=True)
+        free = shutil.disk_usage(path).free
+        raise OSError(
+            f"gradwire: {file.name} could not be written to {path}, which has {free:,} bytes left ({problem}); make "
+            "room and save again. What was saved there before is unchanged."
+        ) from problem
 
 
 def load(handle: Stateful, folder: str | Path) -> None:
@@ -47,5 +59,11 @@ def load(handle: Stateful, folder: str | Path) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    try:
+        found: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    except (EOFError, OSError, RuntimeError) as problem:  # torch's files have their table of contents at the end
+        raise StateMismatch(
+            f"gradwire: {file} is not whole, as if the run that wrote it had been ended, or its disk had been full; "
+            "resume from the checkpoint before"
+        ) from problem
     return found
