@@ -2,15 +2,15 @@
 # `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-engines: torchrun on
 # several nodes, Slurm (as root of a Debian: it installs the packages) and Ray; make test-frameworks: JAX, TensorFlow and
 # Keras. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and an archive of the
-# sources, in dist/. make mutants: planted bugs, each of which a test has to catch; make fuzz: corrupt payloads. All work
-# on a fresh clone.
+# sources, in dist/. make mutants: planted bugs, each of which a test has to catch; make fuzz: corrupt payloads; make
+# faults: an hour of faults (as root); make soak: ten codecs for 10,000 steps each. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINES := .venv-engines/bin
 SLURM := slurmctld slurmd slurm-client
 
 .PHONY: demo test test-all test-trainers test-engines test-frameworks slurm check docs dist traces profiles mutants fuzz
-.PHONY: setup clean clean-kernels
+.PHONY: faults soak setup clean clean-kernels
 
 demo: setup
 	$(BIN)/gradwire demo
@@ -53,6 +53,12 @@ mutants: setup
 
 fuzz: setup
 	$(BIN)/python tests/fuzz.py --cases 100000 --jobs $$(nproc)
+
+faults: setup
+	$(BIN)/python tests/faults.py
+
+soak: setup
+	$(BIN)/python tests/soak.py
 
 setup: .venv/ready
 

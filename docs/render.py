@@ -45,6 +45,7 @@ import autopilot
 import doctor
 import figures
 import findings
+import long_runs
 import markup
 import network
 import prediction
@@ -108,6 +109,7 @@ def makers() -> dict[Path, Callable[[], str]]:
         ROOT / "docs" / "encode.md": encode_page,
         ROOT / "docs" / "autopilot.md": partial(with_block, "autopilot", autopilot.block),
         ROOT / "docs" / "doctor.md": partial(with_block, "doctor", doctor.block),
+        ROOT / "docs" / "faults.md": partial(with_block, "faults", long_runs.block),
         ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",

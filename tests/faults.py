@@ -174,10 +174,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, process: subproces
 
 
 def disturb(run: Run, names: Sequence[str], seconds: float, grace: float) -> None:
-    """Let faults happen until the time is up; never two at once."""
+    """Let faults happen until the time is up, at least one; never two at once."""
     until = time.monotonic() + seconds
     queue: list[str] = []
-    while time.monotonic() < until and run.process.poll() is None:
+    while (time.monotonic() < until or not run.happened) and run.process.poll() is None:
         queue = queue or run.draw.sample(names, len(names))  # each kind as often as the others, in a random order
         kind, target = queue.pop(), run.draw.randrange(len(run.network.hosts))
         before, began = run.saved(), time.time()
@@ -211,13 +211,13 @@ def campaign(
     disturbed, calm = folder / "disturbed", folder / "calm"
     with Network(hosts, rate) as network:
         keepers = ",".join(str(host.keeper) for host in network.hosts)
-        until = time.time() + seconds
-        arguments = [*common, "--steps", 10**9, "--until", until, "--pause", pause, "--keepers", keepers]
+        arguments = [*common, "--steps", 10**9, "--pause", pause, "--keepers", keepers]
         process = start(disturbed, hosts, arguments, restarts=10**6, most_seconds=seconds + 10 * ENDS)
         run = Run(network, disturbed, timeout, process, random.Random(seed))
         try:
             wait_until(lambda: run.saved() >= 2, timeout + grace, process)
-            disturb(run, names, until - time.time(), grace)
+            disturb(run, names, seconds, grace)
+            (disturbed / "enough").touch()
             code = process.wait(ENDS + timeout + grace)
         finally:
             end(process)

@@ -205,8 +205,7 @@ def main() -> None:
     parser.add_argument("--folder", required=True)
     parser.add_argument("--codec", default="topk(ratio=0.05)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, required=True, help="the last step")
-    parser.add_argument("--until", type=float, default=float("inf"), help="or the first checkpoint after this time")
+    parser.add_argument("--steps", type=int, required=True, help="the last, unless a file `enough` appears")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds of sleep after a step")
     parser.add_argument("--timeout", type=float, default=10.0, help="of the process group, in seconds")
     parser.add_argument("--keepers", default="", help="processes that hold the hosts' namespaces")
@@ -246,9 +245,9 @@ def train(job: Job, options: argparse.Namespace) -> None:
         if number % EVERY == 0:
             lost = job.lost()
             job.tell(event="saved", step=number, digest=job.save(number), lost=lost)
-            late = torch.tensor([float(time.time() > options.until)])
-            dist.broadcast(late, 0)  # rank 0's clock, for all
-            if late:
+            enough = torch.tensor([float((job.folder / "enough").exists())])
+            dist.broadcast(enough, 0)  # what rank 0 sees, for all
+            if enough:
                 break
         time.sleep(options.pause)
     job.tell(event="ended", step=number)

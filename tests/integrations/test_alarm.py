@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.distributed as dist
-from given import SHAPES, gradients, network, reduced, wrap
+from given import SHAPES, SimpleTopK, gradients, network, reduced, wrap
 from ranks import Pool
 from test_ddp_errors import Faulty
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 import gradwire
+from gradwire.core.random import Random
 
 pytestmark = pytest.mark.dist
 TIMEOUT = 60.0  # of the process group: a test that waits for it fails by pytest's own time limit
@@ -161,3 +164,63 @@ def interrupt(rank: int) -> str:
 def test_an_interrupted_rank_ends_the_others(pool: Pool) -> None:
     outcomes = pool.run(3, interrupt, timeout=TIMEOUT)
     assert outcomes == [told(0, 3, 1, "KeyboardInterrupt"), "KeyboardInterrupt: ", told(2, 3, 1, "KeyboardInterrupt")]
+
+
+def uncaught(rank: int) -> str:
+    """What Python does with an exception that nobody catches, before it ends the process."""
+    model = wrap()
+    gradwire.attach(model, "topk")
+
+    def train() -> None:
+        for step in range(5):
+            reduced(model, gradients(SHAPES, rank, step))
+            if (rank, step) == (1, 2):
+                raise ValueError("nobody catches this")
+
+    try:
+        train()
+    except ValueError as problem:
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        live_on([0])
+        return "told"
+    except gradwire.ExchangeFailed as problem:
+        ended(rank)
+        return str(problem)
+    return "nothing happened"
+
+
+def test_an_exception_that_nobody_catches_is_told_before_the_process_ends(pool: Pool) -> None:
+    assert pool.run(2, uncaught, timeout=TIMEOUT) == [told(0, 2, 1, "ValueError: nobody catches this"), "told"]
+
+
+# ---------------------------------------------------------------- out of memory
+
+
+@dataclass(frozen=True)
+class Greedy(SimpleTopK):
+    """Top-k that wants more memory than there is, on rank 1 at step 3."""
+
+    name: ClassVar[str] = "greedy"
+
+    def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
+        if rng.ranks == (1,) and rng.step == 3:
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return super().pick(x, rng)
+
+
+def run_out(rank: int) -> str:
+    model = wrap()
+    gradwire.attach(model, Greedy())
+
+    def train() -> None:
+        for step in range(5):
+            reduced(model, gradients(SHAPES, rank, step))
+
+    return outlive(rank, train, [0])
+
+
+def test_a_rank_without_memory_ends_the_other_with_a_sentence(pool: Pool) -> None:
+    first, second = pool.run(2, run_out, timeout=TIMEOUT)
+    assert second.startswith("RuntimeError: ")
+    assert "you tried to allocate 1152921504606846976 bytes" in second
+    assert first == told(0, 2, 1, second.splitlines()[0][:400])

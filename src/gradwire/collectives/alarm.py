@@ -62,7 +62,6 @@ class Alarm:
         self._ears: list[Callable[[ExchangeFailed], None]] = []
         self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._heard: ExchangeFailed | None = None
         _all.add(self)
         _hear_uncaught()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ NAME = "gradwire_rank{rank}.pt"
 
 
 def save(handle: Stateful, folder: str | Path) -> None:
-    """Save this rank's state; all ranks must call this.
+    """Save this rank's state; all ranks must call this. A file that is there is replaced when the new one is whole.
 
     Args:
         handle: what `attach` returned.
@@ -24,9 +25,17 @@ def save(handle: Stateful, folder: str | Path) -> None:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     file = path / NAME.format(rank=dist.get_rank())
-    half = file.with_suffix(".half")  # a job that ends while it writes leaves the file as it was
-    torch.save(handle.state_dict(), half)
-    half.replace(file)
+    draft = file.with_suffix(".draft")
+    try:
+        torch.save(handle.state_dict(), draft)
+        draft.replace(file)
+    except (OSError, RuntimeError) as problem:  # of a full disk torch only says that a position is not as expected
+        draft.unlink(missing_ok=True)
+        free = shutil.disk_usage(path).free
+        raise OSError(
+            f"gradwire: {file.name} could not be written to {path}, which has {free:,} bytes left ({problem}); make "
+            "room and save again. What was saved there before is unchanged."
+        ) from problem
 
 
 def load(handle: Stateful, folder: str | Path) -> None:

@@ -1,0 +1,65 @@
+"""docs/faults.md: what came of an hour of faults, and of long trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gradwire.core.records import Record, load
+
+Source = Callable[[Path, Record], str]
+NAMES = {
+    "kill": "a rank is killed",
+    "fail": "a rank fails, and its process lives on",
+    "stop": "a rank is stopped for less than the time-out",
+    "stop_for_long": "a rank is stopped for longer",
+    "slow": "a link is slowed 5 to 100 times",
+    "cut": "a link is cut for less than the time-out",
+    "cut_for_long": "a link is cut for longer",
+    "tear": "all ranks are killed, and a checkpoint is torn",
+}
+
+
+def block(root: Path, source: Source) -> str:
+    """The newest hour of faults, then all soaks, machine by machine."""
+    hours, soaks = (sorted((root / "results").glob(f"{kind}_*.jsonl")) for kind in ("faults", "soak"))
+    parts = [_hour(path, source) for path in hours[-1:]]
+    return "\n".join([*parts, *(_soak(path, source) for path in soaks)])
+
+
+def _hour(path: Path, source: Source) -> str:
+    record = load(path)[-1]
+    what, out = record.what, record.outcome
+    rows = [
+        f"| {NAMES[kind]} | {count} | {_seconds(out['ends'].get(kind, ()))} |\n"
+        for kind, count in sorted(out["faults"].items())
+    ]
+    return (
+        f"**{what['seconds'] / 60:.0f} minutes**, {what['workers']} hosts at {what['rate']}, `{what['codec']}`, a "
+        f"time-out of {out['timeout']:.0f} s: {sum(out['faults'].values())} faults, {out['restarts']} restarts, "
+        f"{out['steps']:,} steps. {out['resumed_bit_for_bit']} of {out['resumed']} times the training resumed "
+        f"bit for bit, {out['checkpoints_as_undisturbed']} of {out['checkpoints']} checkpoints have the digest of the "
+        f"undisturbed run, {out['refused_checkpoints']} torn ones were refused, {out['hangs']} hangs. Of the "
+        f"gradients at most {out['most_lost']:.0e} was neither applied nor owed, which is rounding.\n\n"
+        "| fault | times | seconds until the last rank that told of its end |\n|---|---|---|\n"
+        f"{''.join(rows)}\n{source(path, record)}"
+    )
+
+
+def _seconds(ends: tuple[float, ...]) -> str:
+    return f"{min(ends):.1f} to {max(ends):.1f}" if ends else "-"
+
+
+def _soak(path: Path, source: Source) -> str:
+    records = load(path)
+    rows = [
+        f"| `{r.what['codec']}` | {r.outcome['steps']:,} | {r.outcome['equal']} of {r.outcome['checks']} | "
+        f"{(r.outcome['grown_bytes'] + r.outcome['device_grown_bytes']) / 1e6:+.1f} | {r.outcome['drift']:.3f} | "
+        f"{r.outcome['noise']:.3f} |\n"
+        for r in records
+    ]
+    return (
+        "| codec | steps | checks with equal replicas | MB grown after the first fifth | drift: last tenth / first "
+        "| noise (p80 - p20) / p50 |\n|---|---|---|---|---|---|\n"
+        f"{''.join(rows)}\n{source(path, records[-1])}"
+    )
