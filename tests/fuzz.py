@@ -359,7 +359,8 @@ def main(arguments: Sequence[str]) -> int:
     each = -(-given.cases // len(specs))
     kernels = "plain torch" if given.plain else "compiled"
     what = {"device": given.device, "kernels": kernels, "bounds_checked": given.bounds}
-    command, lock = f"python tests/fuzz.py {' '.join(arguments)}", Lock()
+    asked = [f"{word!r}" if "(" in word else word for word in arguments if word not in ("--record", given.record)]
+    command, lock = f"python tests/fuzz.py {' '.join(asked)}", Lock()
 
     def done(spec: str, ended: list[Outcome]) -> None:
         with lock:
