@@ -111,6 +111,48 @@ def test_a_codecs_error_under_fsdp_ends_the_others(pool: Pool) -> None:
     assert outcomes == [told(0, 3, 1, BUG), BUG, told(2, 3, 1, BUG)]
 
 
+# ---------------------------------------------------------------- bytes that cannot be read
+
+
+def corrupted(rank: int) -> str:
+    """In its third step rank 1 hears of a row that no gradient can have."""
+    model = wrap()
+    gradwire.attach(model, "threshold(value=0.5)", strategy="all_gather", tensors="all")
+    exchanged, at = dist.all_to_all_single, 0
+
+    def changed(counts: Tensor, lengths: Tensor, *args: Any, **options: Any) -> Any:
+        done = exchanged(counts, lengths, *args, **options)
+        if (rank, at) == (1, 2) and counts.dtype == torch.int64:
+            counts[2] = 2**50
+        return done
+
+    def train() -> None:
+        nonlocal at
+        for at in range(5):
+            reduced(model, gradients(SHAPES, rank, at))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_to_all_single", changed)
+        try:
+            train()
+        except gradwire.CorruptPayload as problem:
+            live_on([0, 2])
+            return str(problem)
+        except gradwire.ExchangeFailed as problem:
+            ended(rank)
+            return str(problem)
+    return "nothing happened"
+
+
+def test_what_one_rank_cannot_read_ends_all(pool: Pool) -> None:
+    first, second, third = pool.run(3, corrupted, timeout=TIMEOUT)
+    start = "gradwire: what worker 2 sent cannot be read: a row of 1,125,899,906,842,624 bytes is announced"
+    assert second.startswith(start)
+    assert second.endswith("start them again from the last checkpoint.")
+    assert first.startswith(f"rank 0 of 3: rank 1 has stopped (CorruptPayload: {start}")
+    assert third.startswith(f"rank 2 of 3: rank 1 has stopped (CorruptPayload: {start}")
+
+
 # ---------------------------------------------------------------- what gradwire does not see by itself
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Protocol
 
-from gradwire.core.errors import ExchangeFailed
+from gradwire.core.errors import CorruptPayload, ExchangeFailed
 
 PATIENCE = 0.5  # seconds of waiting before the first look, and between two
 ANSWER = 1.0  # seconds that a store has for an answer to a single question
@@ -70,7 +70,7 @@ class Alarm:
         if self._rung:
             return
         self._rung = True
-        kind = CONSEQUENCE if isinstance(problem, ExchangeFailed) else FAILED
+        kind = CONSEQUENCE if _is_consequence(problem) else FAILED
         with suppress(Exception):  # without a store nobody can be told
             self._store.set(f"{self._name}/{kind}", f"{self.rank}:{_summary(problem)}")
 
@@ -91,7 +91,7 @@ class Alarm:
 
     def explained(self, problem: Exception) -> Exception:
         """The problem; or, if it is the consequence of what another rank has told, that."""
-        if not isinstance(problem, ExchangeFailed):
+        if not _is_consequence(problem):
             return problem
         found: list[ExchangeFailed | None] = []
         thread = threading.Thread(target=lambda: found.append(self._look(FAILED)), name="gradwire-ask", daemon=True)
@@ -137,6 +137,11 @@ class Alarm:
             f"rank {self.rank} of {self.workers}: rank {who} has stopped ({what}), and this step cannot be finished "
             "without it. Mend what failed there, then restart all ranks from the last checkpoint."
         )
+
+
+def _is_consequence(problem: BaseException) -> bool:
+    """Whether a peer's failure may have caused it; what cannot be read is nobody else's failure."""
+    return isinstance(problem, ExchangeFailed) and not isinstance(problem, CorruptPayload)
 
 
 def _summary(problem: BaseException) -> str:

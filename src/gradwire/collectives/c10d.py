@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gradwire.collectives import bundle
 from gradwire.collectives.meter import Meter
-from gradwire.core.errors import ExchangeFailed
+from gradwire.core.errors import CorruptPayload, ExchangeFailed
 from gradwire.core.exchange import (
     Exchange,
     Gather,
@@ -40,7 +40,7 @@ from gradwire.core.exchange import (
     as_answer,
     as_batch,
 )
-from gradwire.core.received import check_lengths
+from gradwire.core.received import check_lengths, named
 
 R = TypeVar("R")
 ROOMS = 256  # kept at most
@@ -142,6 +142,8 @@ class ProcessGroupDriver:
         return finish
 
     def _failed(self, exchange: Exchange, problem: RuntimeError) -> ExchangeFailed:
+        if isinstance(problem, CorruptPayload):
+            return named(problem, "gradwire", self.workers)
         lines = str(problem).strip().splitlines()
         return ExchangeFailed(
             f"rank {self.rank} of {self.workers}: {type(exchange).__name__.lower()} did not finish: "

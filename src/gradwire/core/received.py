@@ -46,7 +46,7 @@ def guarded(program: Program[R], codec: str, workers: int) -> Program[R]:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         except CorruptPayload as problem:
-            raise _named(problem, codec, workers) from None
+            raise named(problem, codec, workers) from None
         answer = yield request
         try:
             answers = answer if isinstance(request, tuple) else (answer,)
@@ -54,7 +54,7 @@ def guarded(program: Program[R], codec: str, workers: int) -> Program[R]:
                 if not isinstance(exchange, Reduction):
                     check(exchange, one)
         except CorruptPayload as problem:
-            raise _named(problem, codec, workers) from None
+            raise named(problem, codec, workers) from None
 
 
 def check(exchange: Exchange, answer: Payload) -> None:
@@ -86,12 +86,19 @@ def check_lengths(lengths: list[int], most: int | None, exchange: Exchange) -> N
             raise CorruptPayload(f"a row of {length:,} bytes is announced, and none has more than {min(limits):,}", row)
 
 
-def _named(problem: CorruptPayload, codec: str, workers: int) -> CorruptPayload:
+def named(problem: CorruptPayload, reader: str, workers: int) -> CorruptPayload:
+    """The same, with who read what from whom, and what to do.
+
+    Args:
+        problem: that may know this already.
+        reader: the codec, or whoever else read it.
+        workers: who take part.
+    """
     if problem.named:
         return problem
     who = "a worker" if problem.row is None else f"worker {problem.row % workers}"
     told = (
-        f"{codec}: what {who} sent cannot be read: {problem}. Bytes were changed on the way, or the ranks run "
+        f"{reader}: what {who} sent cannot be read: {problem}. Bytes were changed on the way, or the ranks run "
         "different versions; end all ranks, and start them again from the last checkpoint."
     )
     return CorruptPayload(told, problem.row, named=True)

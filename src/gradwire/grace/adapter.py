@@ -38,9 +38,10 @@ import torch
 from torch import Tensor
 
 from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits
-from gradwire.core.errors import CodecError, ConfigError, ExchangeFailed
+from gradwire.core.errors import CodecError, ConfigError, CorruptPayload
 from gradwire.core.exchange import Gather, Max, Payload, Program
 from gradwire.core.layout import Segment
+from gradwire.core.received import named
 from gradwire.core.state import Store
 from gradwire.grace.calls import Call, run_together
 
@@ -274,7 +275,7 @@ def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], same: bool, who
         counts = row[:start].clone().view(torch.int64).tolist() if start <= row.numel() else [-1] * len(like)
     size = start + sum(count * mine.element_size() for mine, count in zip(like, counts, strict=True))
     if min(counts, default=0) < 0 or size != row.numel():
-        raise ExchangeFailed(f"{who}: what worker {worker} sent is corrupt: {row.numel()} bytes for counts {counts}")
+        raise named(CorruptPayload(f"{row.numel()} bytes for counts {counts}", worker), who, worker + 1)
     out = []
     for mine, count in zip(like, counts, strict=True):
         stop = start + count * mine.element_size()
