@@ -50,13 +50,17 @@ LAST = "codecs/test_conformance.py"  # long, so it runs only if nothing before i
 
 @dataclass(frozen=True)
 class Mutant:
-    """Replace `old`, which must occur once in `file`, by `new`. `only` limits the conformance suite to a codec."""
+    """Replace `old`, which must occur once in `file`, by `new`.
+
+    `only` limits the conformance suite to a codec; `tests`, with spaces between them, are run instead of all others.
+    """
 
     name: str
     file: str
     old: str
     new: str
     only: str = ""
+    tests: str = ""
 
 
 Q, S = "codecs/quantization/", "codecs/sparsification/"
@@ -179,6 +183,42 @@ MUTANTS = [
     Mutant("planner: every GPU of a node encodes everything", "planner/model.py", "share = 1 / self.cluster.gpus_per_node if", "share = 1.0 if"),
     Mutant("planner: the slowest rank does not count", "planner/profile.py", "return self.jitter_seconds * latest(ranks)", "return 0.0"),
     Mutant("planner: laws may be negative", "planner/calibrate.py", "step = max(-x[j], sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j])", "step = sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j]"),
+    # ---- state of steps that were skipped, abandoned and resumed; these name the tests that should catch them
+    Mutant("state: a slot's spare is not turned", "core/slots.py", "self.current, self._spare = pending, self.current", "self.current = pending", tests="memory core/test_state.py"),
+    Mutant("state: a skipped step is committed all the same", "core/state.py", "            self.discard()\n            return\n", "            pass\n", tests="core/test_state.py test_engine.py"),
+    Mutant("state: what a dropped step wanted to do is done with the next", "core/state.py", "        self._jobs.clear()\n", "", tests="core/test_state.py grace/test_adapter_guard.py"),
+    Mutant("state: a piece begins where its parameter does", "core/slots.py", "[low - self.start : high - self.start]", "[low : high]", tests="core/test_state.py memory test_engine.py"),
+    Mutant("state: what a unit leaves over is lost", "core/state.py", "                left.append(piece.cut(taken, piece.entry.stop))\n", "                pass\n", tests="core/test_state.py memory test_engine.py"),
+    Mutant("state: what no unit wants is lost", "core/state.py", "left += [piece] if piece.entry.tensor.numel() else []", "left += []", tests="core/test_state.py memory test_engine.py"),
+    Mutant("steps: a resumed run forgets the loss scale of its memories", "steps.py", "torch.tensor(skipped_steps), scale\n", "torch.tensor(skipped_steps), 1.0\n", tests="test_engine.py test_saved_state.py integrations/test_saved_checkpoints.py"),
+    Mutant("steps: a skipped step changes the units of memories", "steps.py", "self.kept_scale = self._scale if bool(finite) else self.kept_scale", "self.kept_scale = self._scale", tests="memory/test_memories.py"),
+    Mutant("steps: skipped ones are not counted", "steps.py", "self._skipped.cpu() + finite.logical_not()", "self._skipped.cpu()", tests="memory/test_memories.py"),
+    Mutant("steps: what was observed counts for the next step, too", "steps.py", "        self._observed = {}\n        self.step += 1\n", "        self.step += 1\n", tests="codecs/test_standing_out.py"),
+    Mutant("saved: an outline is not compared", "saved_state.py", "if OUTLINE in state and (what", "if not state and (what", tests="test_saved_state.py"),
+    Mutant("saved: states of two steps are taken together", "saved_state.py", 'TOGETHER = ("step", "seed",', 'TOGETHER = ("seed",', tests="test_saved_state.py"),
+    Mutant("saved: any format is read", "saved_state.py", "    if version not in READ:\n", "    if False:\n", tests="test_saved_state.py"),
+    Mutant("saved: ranks that loaded different checkpoints go on", "session.py", "            self._uncounted(checkpoint.same_step(self.engine, self.device))\n", "            pass\n", tests="integrations/test_saved_checkpoints.py"),
+    Mutant("saved: a file is written in place", "trainers/rank_files.py", 'draft = file.with_suffix(".draft")', "draft = file", tests="trainers/test_rank_files.py"),
+    Mutant("copies: a copy of an attached model keeps the hook", "integrations/ddp_hook.py", "return list, (others(self),)", "return list, (list(self),)", tests="integrations/test_copies.py"),
+    # ---- dtypes
+    Mutant("dtypes: codecs of bf16 models work in bf16", "core/window.py", "        return x.to(dtype)\n", "        return x\n", tests="core/test_dtypes.py"),
+    Mutant("dtypes: results pass through float16", "core/window.py", "part.copy_(source)", "part.copy_(source.half())", tests="core/test_dtypes.py"),
+    Mutant("dtypes: a first error is rounded to half precision", "core/window.py", "out.copy_(x)", "out.copy_(x.half())", tests="memory/test_memories.py core/test_dtypes.py"),
+    # ---- bytes from peers
+    Mutant("wire: answers are believed", "core/received.py", "                    check(exchange, one)\n", "                    pass\n", tests="codecs/test_corrupt_payloads.py"),
+    Mutant("wire: lengths are believed", "collectives/c10d.py", "        check_lengths(incoming, None, exchange)\n", "", tests="integrations/test_alarm.py"),
+    Mutant("wire: a codec's limit is forgotten", "core/received.py", "if limit is not None]", "if limit is not None and limit is most]", tests="codecs/test_corrupt_payloads.py"),
+    Mutant("wire: indices are believed", "kernels/indices/__init__.py", "not 0 <= int(where.min()) <= int(where.max()) < numel", "False", tests="codecs/test_corrupt_payloads.py"),
+    Mutant("wire: short rows are read", "kernels/rows.py", "    if wanted > data.shape[1]:\n", "    if False:\n", tests="codecs/test_corrupt_payloads.py"),
+    Mutant("wire: an error names the wrong worker", "core/received.py", "{problem.row % workers}", "{(problem.row + 1) % workers}", tests="codecs/test_corrupt_payloads.py"),
+    # ---- ranks that stop
+    Mutant("alarm: nobody is told", "collectives/alarm.py", 'self._store.set(f"{self._name}/{kind}", f"{self.rank}:{_summary(problem)}")', "pass", tests="collectives/test_notes.py"),
+    Mutant("alarm: a cause is taken for a consequence", "collectives/alarm.py", "kind = CONSEQUENCE if _is_consequence(problem) else FAILED", "kind = FAILED if _is_consequence(problem) else CONSEQUENCE", tests="collectives/test_notes.py"),
+    Mutant("alarm: a consequence is not explained", "collectives/alarm.py", "return (found[0] if found else None) or problem", "return problem", tests="collectives/test_notes.py"),
+    Mutant("alarm: who waits is not woken", "collectives/executor.py", "            self.given_up = True\n            self._idle.notify_all()\n", "            self.given_up = True\n", tests="integrations/test_alarm.py"),
+    Mutant("executor: goes on after a failure", "collectives/executor.py", "            if self.error is None:\n                job()\n", "            job()\n", tests="collectives/test_executor.py"),
+    Mutant("executor: the last error counts", "collectives/executor.py", "self.error = self.error or self._told(problem)", "self.error = self._told(problem)", tests="collectives/test_executor.py"),
+    Mutant("planner: codecs that fail count as noise", "planner/quality.py", "statistics.median(found)", "statistics.fmean(found)", tests="planner/test_quality.py::test_a_codec_that_fails_says_nothing_about_the_noise_of_others"),
 ]  # fmt: skip
 
 
@@ -195,7 +235,8 @@ def survives(mutant: Mutant) -> bool:
     """Run the tests on the mutated copy; True if they all pass."""
     with tempfile.TemporaryDirectory() as folder:
         plant(mutant, Path(folder))
-        chosen = [str(ROOT / "tests" / t) for t in TESTS], [str(ROOT / "tests" / LAST), "-k", mutant.only or "topk"]
+        first = [str(ROOT / "tests" / t) for t in mutant.tests.split() or TESTS]
+        chosen = [first] if mutant.tests else [first, [str(ROOT / "tests" / LAST), "-k", mutant.only or "topk"]]
         environment = os.environ | {"PYTHONPATH": folder, "OMP_NUM_THREADS": "1"}
         if not mutant.file.endswith("cpu.py"):  # in a new folder, compiled kernels would have to be compiled again
             environment["GRADWIRE_KERNELS"] = "reference"

@@ -35,6 +35,17 @@ def test_scale_of_the_gradient_carries_over_to_the_memory():
     assert c.reduce(vector(2.0, 3.0))["w"].tolist() == [4.0, 0.0]
 
 
+def test_a_skipped_step_leaves_the_units_of_the_memory_as_they_were():
+    """What was kept at a scale of 1 counts double at 2, whatever the scale of a step between them that was skipped."""
+    c = gradwire.VirtualCluster(1, "topk(ratio=0.5)")
+    c.reduce(vector(1.0, 2.0))
+    c.engine.begin_step(loss_scale=8.0)
+    c.reduce(vector(math.inf, 1.0))
+    assert c.engine.skipped_steps == 1
+    c.engine.begin_step(loss_scale=2.0)
+    assert c.reduce(vector(2.0, 3.0))["w"].tolist() == [4.0, 0.0]
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_momentum_correction_of_everything_is_momentum_sgd(nesterov):
     """Without masking, a codec that sends all makes the sent values SGD's momentum updates."""
