@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.parallel import LARGE
 from gradwire.kernels.runs import cpu, decode, encode, reference
 
@@ -74,7 +75,7 @@ def test_padding_and_strides():
 def test_a_wrong_count_is_an_error(back_end, count):
     coded, lengths = encode(rows_of([121, 121, 121, 1, 2]))
     assert decode(coded, lengths, 5).tolist() == [[121, 121, 121, 1, 2]]
-    with pytest.raises(ValueError, match=f"holds 5 bytes, not {count}"):
+    with pytest.raises(CorruptPayload, match=f"its runs hold 5 bytes, not {count}"):
         back_end.decode(coded, lengths, count)
 
 

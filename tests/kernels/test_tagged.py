@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.core.errors import CorruptPayload
+from gradwire.kernels import tagged
 from gradwire.kernels.parallel import LARGE
 from gradwire.kernels.tagged import cpu, reference
 
@@ -76,10 +78,11 @@ def test_strides_and_padding():
 
 
 def test_a_row_too_short_for_its_tags_is_an_error():
-    with pytest.raises(ValueError, match="3 bytes does not hold the 17 that its tags ask for"):
-        cpu.decode(torch.tensor([[255, 0, 0]], dtype=torch.uint8), 1.0, 4)
-    with pytest.raises(ValueError, match="3 bytes does not hold the tags of 13 elements"):
-        cpu.decode(torch.zeros(1, 3, dtype=torch.uint8), 1.0, 13)
+    for back_end in (cpu, reference):
+        with pytest.raises(CorruptPayload, match="17 bytes are to be read from a row of 3"):
+            back_end.decode(torch.tensor([[255, 0, 0]], dtype=torch.uint8), 1.0, 4)
+    with pytest.raises(CorruptPayload, match="4 bytes are to be read from a row of 3"):
+        tagged.decode(torch.zeros(1, 3, dtype=torch.uint8), 1.0, 13)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire.core.errors import CorruptPayload
 from gradwire.kernels.parallel import LARGE
 from gradwire.kernels.trits import cpu, pack, reference, trit_bytes, unpack
 
@@ -55,8 +56,8 @@ def test_strides_and_flags():
 
 
 def test_too_few_bytes_are_an_error():
-    with pytest.raises(ValueError, match="11 trits do not fit in 2 bytes"):
-        cpu.unpack(torch.zeros(1, 2, dtype=torch.uint8), 11)
+    with pytest.raises(CorruptPayload, match="3 bytes are to be read from a row of 2"):
+        unpack(torch.zeros(1, 2, dtype=torch.uint8), 11)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
