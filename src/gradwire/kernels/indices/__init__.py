@@ -60,11 +60,14 @@ def decode(data: Tensor, numel: int, count: int, coding: str = "best", steady: b
         raise CorruptPayload(f"{count:,} indices of a row of {numel:,} elements are announced")
     coding = resolve(numel, count, coding)
     check_bytes(data, reference.index_bytes(numel, count, coding))
-    if not fused(data.device):
-        return inside(run(reference.decode, data, numel, count, coding), numel)
-    if not steady:
-        return inside(reference.decode(data, numel, count, coding), numel)
-    return run(reference.decode, data, numel, count, coding)
+    if fused(data.device) and steady:
+        return run(reference.decode, data, numel, count, coding)
+    found = (
+        reference.decode(data, numel, count, coding)
+        if fused(data.device)
+        else run(reference.decode, data, numel, count, coding)
+    )
+    return inside(found, numel) if data.device.type == "cpu" or not steady else found
 
 
 def inside(where: Tensor, numel: int) -> Tensor:
