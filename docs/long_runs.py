@@ -39,7 +39,7 @@ def _hour(path: Path, source: Source) -> str:
         f"time-out of {out['timeout']:.0f} s: {sum(out['faults'].values())} faults, {out['restarts']} restarts, "
         f"{out['steps']:,} steps. {out['resumed_bit_for_bit']} of {out['resumed']} times the training resumed "
         f"bit for bit, {out['checkpoints_as_undisturbed']} of {out['checkpoints']} checkpoints have the digest of the "
-        f"undisturbed run, {out['refused_checkpoints']} torn ones were refused, {out['hangs']} hangs. Of the "
+        f"undisturbed run, {out['refused_checkpoints']} torn ones were refused; hangs: {out['hangs']}. Of the "
         f"gradients at most {out['most_lost']:.0e} was neither applied nor owed, which is rounding.\n\n"
         "| fault | times | seconds until the last rank that told of its end |\n|---|---|---|\n"
         f"{''.join(rows)}\n{source(path, record)}"

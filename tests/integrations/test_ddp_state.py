@@ -64,8 +64,10 @@ def train_and_save(rank: int, folder: Path, at: int, total: int, *setup: Any) ->
 
 
 def load_and_train(rank: int, folder: Path, at: int, total: int, *setup: Any) -> tuple[list[Tensor], dict]:
-    run = Run(*setup)
-    run.load(folder / f"{rank}.pt")
+    run, file = Run(*setup), folder / f"{rank}.pt"
+    run.load(file)
+    run.save(file)  # before its first step it has all that it was given
+    run.load(file)
     run.train(range(at, total))
     return run.seen, run.handle.state_dict()
 

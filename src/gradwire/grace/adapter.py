@@ -41,7 +41,6 @@ from gradwire.core.codec import Codec, Combine, Context, Reduced, Traits
 from gradwire.core.errors import CodecError, ConfigError, CorruptPayload
 from gradwire.core.exchange import Gather, Max, Payload, Program
 from gradwire.core.layout import Segment
-from gradwire.core.received import named
 from gradwire.core.state import Store
 from gradwire.grace.calls import Call, run_together
 
@@ -122,7 +121,8 @@ class GraceCodec(Codec):
                 f"{self.spec}: the workers' tensors take between {-least} and {most} bytes, and it declares that their "
                 "sizes are the same; set tensors_size_are_same = False on the compressor"
             )
-        rows = (yield Gather(_stacked(payloads))) if most else Payload(x.new_empty((ctx.workers, 0), dtype=torch.uint8))
+        nothing = Payload(x.new_empty((ctx.workers, 0), dtype=torch.uint8))
+        rows = (yield Gather(_stacked(payloads), most=None if same else most)) if most else nothing
         decode = partial(self._decode, rows, same, ctx)
         means = yield from self._together([partial(decode, *encoded[i], objects[i]) for i in range(len(x))], x, ctx)
         return means[0], None
@@ -164,7 +164,7 @@ class GraceCodec(Codec):
         worker: tuple[Any, Any],
     ) -> Tensor:
         compressor, outs, first = worker[0], list[Tensor](), 0
-        received = [_tensors(rows, i, sent, same, self.spec) for i in range(ctx.workers)]
+        received = [_tensors(rows, i, sent, same) for i in range(ctx.workers)]
         for segment, (count, context) in zip(ctx.layout.segments, contexts, strict=True):
             decoded = [compressor.decompress(one[first : first + count], context) for one in received]
             mean = _aggregated(compressor, decoded, ctx.workers).float()
@@ -266,7 +266,7 @@ def _stacked(payloads: Sequence[Payload]) -> Payload:
     return Payload(data, torch.cat(lengths) if lengths else None)
 
 
-def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], same: bool, who: str) -> list[Tensor]:
+def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], same: bool) -> list[Tensor]:
     """One worker's tensors again; `like` are this worker's own, for dtypes and shapes."""
     row = rows.data[worker] if rows.lengths is None else rows.data[worker, : int(rows.lengths[worker])]
     start, counts = 0, [t.numel() for t in like]
@@ -275,7 +275,7 @@ def _tensors(rows: Payload, worker: int, like: Sequence[Tensor], same: bool, who
         counts = row[:start].clone().view(torch.int64).tolist() if start <= row.numel() else [-1] * len(like)
     size = start + sum(count * mine.element_size() for mine, count in zip(like, counts, strict=True))
     if min(counts, default=0) < 0 or size != row.numel():
-        raise named(CorruptPayload(f"{row.numel()} bytes for counts {counts}", worker), who, worker + 1)
+        raise CorruptPayload(f"its counts are {counts}, and {row.numel():,} bytes came", worker)
     out = []
     for mine, count in zip(like, counts, strict=True):
         stop = start + count * mine.element_size()

@@ -73,6 +73,7 @@ class Units:
         """Continue with the units of a saved run, if they are of this model."""
         self._first_bucket = None
         self._restored = plan if sorted(n for u in plan for n in u) == sorted(self._shapes) else None
+        self.plan = self._restored or ()  # until a step is done these are saved again
 
     def take(self, bucket: GradBucket, last: bool) -> torch.futures.Future[Tensor]:
         """Take a bucket, the `last` one or not, and start the units that are complete by it.

@@ -60,14 +60,10 @@ def decode(data: Tensor, numel: int, count: int, coding: str = "best", steady: b
         raise CorruptPayload(f"{count:,} indices of a row of {numel:,} elements are announced")
     coding = resolve(numel, count, coding)
     check_bytes(data, reference.index_bytes(numel, count, coding))
-    if fused(data.device) and steady:
-        return run(reference.decode, data, numel, count, coding)
-    found = (
-        reference.decode(data, numel, count, coding)
-        if fused(data.device)
-        else run(reference.decode, data, numel, count, coding)
-    )
-    return inside(found, numel) if data.device.type == "cpu" or not steady else found
+    on_gpu, form = fused(data.device), (data, numel, count, coding)
+    found = reference.decode(*form) if on_gpu and not steady else run(reference.decode, *form)
+    on_host = data.device.type == "cpu" and not on_gpu
+    return inside(found, numel) if on_host or not steady else found
 
 
 def inside(where: Tensor, numel: int) -> Tensor:
