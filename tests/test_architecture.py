@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "kernels": {"core"},
     "codecs": {"core", "kernels"},
     "memory": {"core", "kernels"},
-    "collectives": {"core"},
+    "collectives": {"core", "kernels"},
     "models": {"core"},
     "laboratory": set(),
     "laboratory.hosts": {"core"},

@@ -43,7 +43,7 @@ def test_exceptions_are_drawn_in_the_tree():
 def test_signatures_of_the_front_doors():
     assert list(inspect.signature(gradwire.attach).parameters) == [
         "model", "codec", "task", "controller", "replicas", "memory", "strategy", "mode", "tensors", "seed",
-        "optimizer", "scaler", "nmse_every", "graphs", "check", "dry_run", "workers",
+        "optimizer", "scaler", "nmse_every", "graphs", "check", "checksum", "dry_run", "workers",
     ]  # fmt: skip
     assert list(inspect.signature(gradwire.VirtualCluster).parameters) == [
         "workers", "codec", "memory", "strategy", "seed", "controller", "tensors", "nmse_every",

@@ -30,6 +30,7 @@ from gradwire.adaptive import Settings
 from gradwire.collectives import local
 from gradwire.collectives.c10d import Clock, ProcessGroupDriver
 from gradwire.collectives.channel import check_agreement, lanes_over
+from gradwire.collectives.checksums import checksummed
 from gradwire.collectives.meter import Meter
 from gradwire.core.errors import ExchangeFailed, Incompatible
 from gradwire.core.exchange import Program, side_by_side
@@ -38,7 +39,6 @@ from gradwire.core.moments import Exchanged, Moment, moment
 from gradwire.core.registry import to_spec
 from gradwire.core.stays_here import StaysHere
 from gradwire.engine import Engine
-from gradwire.memory.base import ERROR
 from gradwire.sharded import reduce_scatter
 from gradwire.unit import UnitResult
 
@@ -65,6 +65,7 @@ class Session(StaysHere):
         device: where the gradients are.
         who: the caller's name in messages.
         set_up: what else the ranks must have in common, in words.
+        checksum: hold what arrives to a checksum of what was sent.
 
     Example:
         One rank has nothing to exchange. With more of them, hand in units between `begin_step` and `commit`, as above.
@@ -80,9 +81,16 @@ class Session(StaysHere):
     """
 
     def __init__(
-        self, engine: Engine, group: dist.ProcessGroup, device: torch.device, *, who: str, set_up: str = ""
+        self,
+        engine: Engine,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        *,
+        who: str,
+        set_up: str = "",
+        checksum: bool = False,
     ) -> None:
-        self.engine, self.group, self.device = engine, group, device
+        self.engine, self.group, self.device, self.checksum = engine, group, device, checksum
         self.steps = 0  # committed since this was made; the engine's count goes on from a restored one
         self.squares: list[Tensor | None] = []  # of error and mean of each unit of the last step, where measured
         self._held: list[Handed] = []  # tiny units that wait for the next one
@@ -96,7 +104,7 @@ class Session(StaysHere):
         self.alone = engine.workers == 1
         if self.alone:
             return
-        check_agreement(group, f"{_described(engine)}{set_up}", who)
+        check_agreement(group, f"{_described(engine)}{', checksums' if checksum else ''}{set_up}", who)
         self._lanes = lanes_over(group, device)
         self._drivers = [lane.driver(engine.teams) for lane in self._lanes]
         if engine.measured:
@@ -176,7 +184,7 @@ class Session(StaysHere):
 
     def _reduce(self, number: int, driver: ProcessGroupDriver, units: Sequence[Handed]) -> None:
         try:
-            self._results[number] = driver.run(side_by_side([unit.program for unit in units]))
+            self._results[number] = self._drive(driver, side_by_side([unit.program for unit in units]))
             for unit in units:
                 unit.then(unit.out)
         except BaseException as problem:
@@ -260,7 +268,11 @@ class Session(StaysHere):
         """
         if self.alone:
             return local.run(program, 1)
-        return self._lanes[0].executor.call(partial(self._drivers[0].run, program))
+        return self._lanes[0].executor.call(partial(self._drive, self._drivers[0], program))
+
+    def _drive(self, driver: ProcessGroupDriver, program: Program[R]) -> R:
+        engine = self.engine
+        return driver.run(checksummed(program, engine.codec.spec, engine.workers) if self.checksum else program)
 
     def _uncounted(self, program: Program[Any]) -> None:
         """Run what is no part of the training."""
@@ -323,7 +335,7 @@ class Session(StaysHere):
         """Tell what has happened since this was made. Seconds are of the host's clock, and None on an accelerator."""
         engine, sent = self.engine, self.sent_bytes
         encode, communicate, decode = self.parts_seconds or (None, None, None)
-        norms = residual_norms(engine)
+        norms = engine.residual_norms()
         meters = [driver.meter for driver in self._drivers]
         steering = engine.steering
         return {
@@ -368,15 +380,6 @@ def _described(engine: Engine) -> str:
         f"codec {engine.codec.spec}, {controller}memory {to_spec(engine.memory)}, strategy {engine.strategy_spec}, "
         f"tensors {engine.tensors}, seed {engine.seed}, nmse_every {engine.nmse_every}"
     )
-
-
-def residual_norms(engine: Engine) -> dict[str, float]:
-    """Of what is owed, by parameter; an accelerator is waited for once."""
-    pieces = engine.store.pieces(ERROR)
-    if not pieces:
-        return {}
-    found = torch.stack([piece.entry.tensor.norm() for piece in pieces]).tolist()
-    return dict(zip([piece.name for piece in pieces], found, strict=True))
 
 
 def group_of(wanted: dist.ProcessGroup | None, who: str) -> dist.ProcessGroup:

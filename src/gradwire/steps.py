@@ -131,6 +131,14 @@ class Steps(SetUp):
             self._squares = torch.zeros(2)
         return error / norm if norm else None
 
+    def residual_norms(self) -> dict[str, float]:
+        """Of what is owed, by parameter; an accelerator is waited for once."""
+        pieces = self.store.pieces(ERROR)
+        if not pieces:
+            return {}
+        found = torch.stack([piece.entry.tensor.norm() for piece in pieces]).tolist()
+        return dict(zip([piece.name for piece in pieces], found, strict=True))
+
     def observe(self, kind: str, values: Mapping[str, Tensor]) -> None:
         """Tell the codec something about the coming step that gradients do not show: (rows, numel) by parameter.
 

@@ -198,6 +198,7 @@ class Scatter:
     Args:
         payload: for each worker of this process as many rows as there are workers.
         workers: how many there are.
+        relay: the rows carry no gradient; they do not count as payload.
         team: the workers among whom it happens; None: all.
         into: where the answer may be put; None: the driver finds room for it.
         most: bytes that a row may have where their sizes differ; None: nobody knows.
@@ -214,6 +215,7 @@ class Scatter:
 
     payload: Payload
     workers: int
+    relay: bool = field(default=False, kw_only=True)
     team: Team | None = field(default=None, kw_only=True)
     into: Tensor | None = field(default=None, kw_only=True)
     most: int | None = field(default=None, kw_only=True)
@@ -221,9 +223,7 @@ class Scatter:
     @property
     def payload_bytes(self) -> int:
         """What of the first worker's own gradient goes into the exchange."""
-        if self.payload.lengths is None:
-            return self.workers * self.payload.row_bytes(0)
-        return sum(self.payload.row_bytes(row) for row in range(self.workers))
+        return 0 if self.relay else self._all_bytes()
 
     def sent_bytes(self, workers: int, rank: int) -> int:
         """Bytes that leave a worker.
@@ -232,7 +232,12 @@ class Scatter:
             workers: how many there are.
             rank: which one it is.
         """
-        return self.payload_bytes - self.payload.row_bytes(rank)
+        return self._all_bytes() - self.payload.row_bytes(rank)
+
+    def _all_bytes(self) -> int:
+        if self.payload.lengths is None:
+            return self.workers * self.payload.row_bytes(0)
+        return sum(self.payload.row_bytes(row) for row in range(self.workers))
 
 
 @dataclass(frozen=True)

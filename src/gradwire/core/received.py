@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gradwire.core.codec import Codec
 
 R = TypeVar("R")
+WHAT_TO_DO = (
+    "Bytes were changed on the way, or the ranks run different versions; end all ranks, and start them again from the "
+    "last checkpoint."
+)
 
 
 def longest_row(codec: Codec, numel: int, step: int) -> int | None:
@@ -97,8 +101,4 @@ def named(problem: CorruptPayload, reader: str, workers: int) -> CorruptPayload:
     if problem.named:
         return problem
     who = "a worker" if problem.row is None else f"worker {problem.row % workers}"
-    told = (
-        f"{reader}: what {who} sent cannot be read: {problem}. Bytes were changed on the way, or the ranks run "
-        "different versions; end all ranks, and start them again from the last checkpoint."
-    )
-    return CorruptPayload(told, problem.row, named=True)
+    return CorruptPayload(f"{reader}: what {who} sent cannot be read: {problem}. {WHAT_TO_DO}", problem.row, named=True)

@@ -44,6 +44,7 @@ class BaseHandle(StaysHere, ABC):
         scaler: as for `attach`.
         check: steps between two checks; 0: there are none.
         set_up: what else the ranks must have in common, in words.
+        checksum: as for `attach`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class BaseHandle(StaysHere, ABC):
         *,
         check: int = 0,
         set_up: str = "",
+        checksum: bool = False,
     ) -> None:
         if optimizer is None and (engine.memory.by_learning_rate or engine.steering is not None):
             who = f"memory {to_spec(engine.memory)!r}" if engine.memory.by_learning_rate else "a controller"
@@ -71,7 +73,8 @@ class BaseHandle(StaysHere, ABC):
         self._plain_bytes = way.plain_bytes(gradients.values(), engine.workers)  # in a step
         self._rate = 0.0  # of the last step
         engine.begin(Layout.of(self._shapes.items()))
-        self._session = Session(engine, group, device, who="attach", set_up=f", mode {mode}{set_up}")
+        told = f", mode {mode}{set_up}"
+        self._session = Session(engine, group, device, who="attach", set_up=told, checksum=checksum)
         self._checks = Checks(self._session, self._replicas, check) if check else None
 
     # ---------------------------------------------------------------- what differs

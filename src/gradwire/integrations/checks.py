@@ -29,7 +29,7 @@ from gradwire.core.registry import Check
 from gradwire.core.traits import Traits
 from gradwire.engine import Engine
 from gradwire.memory.base import Memory
-from gradwire.session import Session, residual_norms
+from gradwire.session import Session
 
 EVERY = 100  # steps
 REPLICAS, LOSSLESS, ERROR, RESIDUAL = "replicas", "lossless", "error", "residual"
@@ -173,7 +173,7 @@ class Checks:
             )
 
     def _look_at_memory(self) -> None:
-        norms = residual_norms(self.engine)
+        norms = self.engine.residual_norms()
         gradient = math.sqrt(float(torch.stack(self._squares).sum()))
         if not norms or not math.isfinite(gradient):
             return

@@ -71,6 +71,7 @@ def attach(
     nmse_every: int = 0,
     graphs: bool = True,
     check: bool | int = False,
+    checksum: bool = False,
 ) -> ShardedHandle: ...
 
 
@@ -91,6 +92,7 @@ def attach(
     nmse_every: int = 0,
     graphs: bool = True,
     check: bool | int = False,
+    checksum: bool = False,
 ) -> Handle: ...
 
 
@@ -111,6 +113,7 @@ def attach(
     nmse_every: int = 0,
     graphs: bool = True,
     check: bool | int = False,
+    checksum: bool = False,
     dry_run: bool = False,
     workers: int | None = None,
 ) -> Handle | ShardedHandle | DryRun:
@@ -142,6 +145,8 @@ def attach(
         check: every 100 steps, or every so many, look whether replicas agree, errors and memories stay within bounds
             and a lossless codec does what DDP does, and warn once if not. Such a step sends the full gradient, too.
             Under the autopilot, steps of codecs are looked at.
+        checksum: send a checksum with every row, and hold what arrives to it; on a GPU the host then waits for each
+            exchange. Under the autopilot, that of codecs.
         dry_run: attach nothing, and return what would be sent and kept. The model need not be wrapped then, and no
             process group is needed.
         workers: for a dry run: of how many ranks; None: those of the process group.
@@ -190,7 +195,9 @@ def attach(
             raise ConfigError(
                 "attach: `nmse_every` measures the mean of replicas; a reduce-scatter has no such, leave it out"
             )
-        return attach_sharded(module, one, replicas, optimizer, scaler, check=checked, dry_run=dry_run)
+        return attach_sharded(
+            module, one, replicas, optimizer, scaler, check=checked, checksum=checksum, dry_run=dry_run
+        )
     if dry_run:
         return tried(module, one, mode, workers)
     if replicas is not None:
@@ -205,10 +212,10 @@ def attach(
     }
     if autopilot:
         handle: Handle = Autopilot(
-            ddp, partial(make, **here), partial(Handle, check=checked), task, mode, optimizer, scaler
+            ddp, partial(make, **here), partial(Handle, check=checked, checksum=checksum), task, mode, optimizer, scaler
         )
     else:
-        handle = Handle(ddp, one(**here), mode, optimizer, scaler, check=checked)
+        handle = Handle(ddp, one(**here), mode, optimizer, scaler, check=checked, checksum=checksum)
     warn_if_idle(handle.engine, "gradients pass through uncompressed", stacklevel=2)
     slot.handle = handle
     return handle

@@ -52,6 +52,7 @@ class ShardedHandle(BaseHandle):
         optimizer: as for `attach`.
         scaler: as for `attach`.
         check: steps between two checks; 0: there are none.
+        checksum: as for `attach`.
     """
 
     place: ClassVar[str]
@@ -67,11 +68,12 @@ class ShardedHandle(BaseHandle):
         scaler: torch.amp.GradScaler | None,
         *,
         check: int = 0,
+        checksum: bool = False,
     ) -> None:
         self._model, self._parts = weakref.ref(model), list(found)
         gradients = {name: g for part in found for name, g in self.gradients(part).items()}
         given = engine, group, gradients, found[0].device, self.way, self.place, optimizer, scaler
-        super().__init__(*given, check=check)
+        super().__init__(*given, check=check, checksum=checksum)
         self._attached, self._begun = True, False  # whether a step is under way
         self._units: list[tuple[str, ...]] = []  # of this step or, between two, of the last
         self._monitor: Monitor | None = None
@@ -299,6 +301,7 @@ def attach_sharded(
     scaler: torch.amp.GradScaler | None,
     *,
     check: int,
+    checksum: bool,
     dry_run: bool,
 ) -> ShardedHandle | DryRun:
     """What `attach` does with a model of `fully_shard`.
@@ -310,6 +313,7 @@ def attach_sharded(
         optimizer: as for `attach`.
         scaler: as for `attach`.
         check: steps between two checks; 0: there are none.
+        checksum: as for `attach`.
         dry_run: attach nothing, and return what would be sent and kept.
     """
     model = unwrapped(model)
@@ -324,7 +328,7 @@ def attach_sharded(
         if replicas is None:
             check_codec(engine, engine.codec)
         return dry_run_of(engine, partial(make, **here), [kind.gradients(part) for part in found], kind.place, kind.way)
-    handle = kind(model, found, engine, group, optimizer, scaler, check=check)
+    handle = kind(model, found, engine, group, optimizer, scaler, check=check, checksum=checksum)
     warn_if_idle(engine, "gradients pass through uncompressed", stacklevel=2)
     return handle
 

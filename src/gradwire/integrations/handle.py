@@ -62,12 +62,13 @@ class Handle(BaseHandle):
         *,
         check: int = 0,
         set_up: str = "",
+        checksum: bool = False,
     ) -> None:
         self._model = weakref.ref(model)
         parameters = reduced_parameters(model)
         device = next(iter(parameters.values())).device
         given = engine, model.process_group, parameters, device, DDP, mode, optimizer, scaler
-        super().__init__(*given, check=check, set_up=set_up)
+        super().__init__(*given, check=check, set_up=set_up, checksum=checksum)
         named = {id(p): (name, tuple(p.shape)) for name, p in parameters.items()}
         self._units = Units(self._session, mode == "overlap" or engine.lossless, named)
 

@@ -68,13 +68,16 @@ def test_a_short_sweep(tmp_path):
 
 def test_a_limit_in_seconds_and_somebody_elses_model(capsys):
     arguments = ["--model", f"{__name__}:Net", "--codec", "fp16", "--hosts", "2", "--rate", "loopback", "--batch", "3"]
-    assert main(["bench", "step", *arguments, "--seconds", "1e-9"]) == 0
+    assert main(["bench", "step", *arguments, "--seconds", "1e-9", "--checksum"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert [m["configuration"] for m in shown["measured"]] == [*step.BASELINES, "fp16"]
+    assert [m["configuration"] for m in shown["measured"]] == [*step.BASELINES, "fp16", "fp16"]
+    without, checked = shown["measured"][-2:]
+    assert ("checksum" in without, checked["checksum"]) == (False, True)
+    assert checked["sent_bytes"] > without["sent_bytes"]
     assert all(m["dropped"] == 3 for m in shown["measured"])
     assert shown["command"] == (
         f'gradwire bench step --codec "fp16" --strategy auto --mode overlap --model {__name__}:Net --batch 3 --hosts 2 '
-        "--rate loopback --gpus-per-host 1 --steps 60 --seconds 1e-09"
+        "--rate loopback --gpus-per-host 1 --steps 60 --seconds 1e-09 --checksum"
     )
 
 

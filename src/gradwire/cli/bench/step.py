@@ -60,6 +60,7 @@ def step(
             show_default=False,
         ),
     ] = None,
+    checksum: Annotated[bool, typer.Option("--checksum", help="Every codec with checksums, too.")] = False,
     record: sweeps.SweepFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +88,7 @@ def step(
         per_host=per_host,
         steps=steps,
         seconds=seconds,
+        checksum=checksum,
     )
     sweeps.tell_inputs(model or ())
     found = sweeps.run(sweep, record)
@@ -130,7 +132,7 @@ def cells(record: Record, baselines: dict[str, float]) -> list[str]:
     parts = {name: outcome["parts_seconds"][name] for name in PARTS}
     sent, shown = outcome["sent_bytes"], outcome["interface_bytes"]
     return [
-        what["configuration"],
+        f"{what['configuration']}{', checksums' if what.get('checksum') else ''}",
         what.get("strategy", "-"),
         what.get("mode", "-"),
         f"{q.p50 * 1e3:.1f} ({q.p20 * 1e3:.0f}-{q.p80 * 1e3:.0f})",

@@ -77,8 +77,12 @@ def sweep(
     per_host: int = 1,
     steps: int = STEPS,
     seconds: float | None = None,
+    checksum: bool = False,
 ) -> Sweep:
-    """All combinations. `batches` are examples on each rank; `seconds` limits each configuration's time."""
+    """All combinations. `batches` are examples on each rank; `seconds` limits each configuration's time.
+
+    With `checksum` every codec takes its turn with checksums, too.
+    """
     check = Check("bench step")
     check.integer("steps", steps, LEAST)
     if seconds is not None:
@@ -98,15 +102,18 @@ def sweep(
             common = {"model": name, "batch": batch, "steps": steps, "seconds": seconds}
             plain = tuple({"configuration": b, **common} for b in BASELINES)
             ours = tuple(
-                {"configuration": c, "strategy": s, "mode": m, **common}
+                {"configuration": c, "strategy": s, "mode": m, **common, **more}
                 for c in codecs
                 for s in strategies
                 for m in modes
+                for more in ({}, {"checksum": True})[: 1 + checksum]
             )
             groups.append(Group(f"{name}, batch {batch}", ours, plain))
     return Sweep(
         kind=KIND,
-        command=_command(codecs, strategies, modes, model_names, batches, hosts, rates, per_host, steps, seconds),
+        command=_command(
+            codecs, strategies, modes, model_names, batches, hosts, rates, per_host, steps, seconds, checksum
+        ),
         unit="seconds a step, slowest rank",
         hosts=tuple(hosts),
         rates=tuple(rates),
@@ -127,6 +134,7 @@ def _command(
     per_host: int,
     steps: int,
     seconds: float | None,
+    checksum: bool,
 ) -> str:
     """The command line that makes the same sweep."""
     lists: dict[str, Sequence[object]] = {
@@ -141,7 +149,8 @@ def _command(
         "steps": [steps],
         "seconds": [] if seconds is None else [f"{seconds:g}"],
     }
-    return " ".join(["gradwire bench step", *(f"--{name} {v}" for name, values in lists.items() for v in values)])
+    words = [f"--{name} {v}" for name, values in lists.items() for v in values]
+    return " ".join(["gradwire bench step", *words, *(["--checksum"] if checksum else [])])
 
 
 def build(name: str, device: str = "cpu") -> nn.Module:
@@ -358,7 +367,8 @@ def prepare(
         model.register_comm_hook(None, fp16_compress_hook)
     if label in (PLAIN, HALF):
         return model, None
-    return model, attach(model, label, strategy=setting["strategy"], mode=setting["mode"])
+    chosen = {"strategy": setting["strategy"], "mode": setting["mode"], "checksum": setting.get("checksum", False)}
+    return model, attach(model, label, **chosen)
 
 
 def loss_of(output: Any) -> Tensor:
