@@ -145,7 +145,7 @@ WITHOUT_TORCH = (
     *("planner", "diagnosis", "laboratory.explore", "laboratory.report", "laboratory.reproduce"),
     *("adaptive", "trackers"),
 )
-WATCHING = ("doctor", "rank", "surroundings", "watcher")
+WATCHING = ("doctor", "policies", "rank", "surroundings", "watcher")
 WITH_TORCH = [
     ROOT / "adaptive" / "steering.py",
     ROOT / "planner" / "own_kind.py",

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 import gradwire
 from gradwire.core.errors import ConfigError, Incompatible
+from gradwire.diagnosis.watcher import Watcher
 from gradwire.integrations.ddp_hook import compress_hook
 from gradwire.session import Session
 
@@ -149,7 +150,7 @@ def accumulate(rank: int) -> Any:
     """Two of three micro-batches are not exchanged; buffers are sent around; one rank leaves early."""
     model = DistributedDataParallel(nn.Sequential(Sleepy(PAUSE), nn.BatchNorm1d(WIDTH)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    watched = gradwire.doctor(model, steps=100)
+    watcher = Watcher(model, 100)
     for _ in range(12):
         with model.no_sync():
             for _ in range(2):
@@ -159,8 +160,8 @@ def accumulate(rank: int) -> Any:
         optimizer.zero_grad()
     with torch.no_grad():
         model(torch.ones(2, WIDTH))
-    own = watched._watcher.watch()
-    watched._watcher.end()
+    own = watcher.watch()
+    watcher.end()
     return own
 
 
@@ -194,11 +195,11 @@ def test_unused_parameters_are_looked_for_without_need_or_not(pool: Pool) -> Non
 def fail_inside(rank: int) -> Tensor:
     """What is wrong with watching must not end a job."""
     model = DistributedDataParallel(network())
-    watched = gradwire.doctor(model, steps=4)
-    watched._watcher._book = None  # type: ignore[assignment]
+    watcher = Watcher(model, 4)
+    watcher._book = None  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, optimizer, range(14))
-    assert watched.done
+    assert watcher.done
     assert Session.wait.__name__ == "wait"
     return weights(model)
 
@@ -234,3 +235,29 @@ def test_refusals(pool: Pool) -> None:
         "Wrap it first: model = DistributedDataParallel(model)."
     )
     assert found[1].startswith("doctor: `steps` must be ")
+
+
+# ---------------------------------------------------------------- sharded models
+
+
+def sharded(rank: int, reduced_in: torch.dtype | None) -> tuple[bool, str, int]:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in)
+    fully_shard(model[0], mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    watched = gradwire.doctor(model)
+    found = watched.report()
+    return watched.done, str(found), len(found.settings)
+
+
+def test_of_a_sharded_model_settings_are_told(pool: Pool) -> None:
+    elements = 64 * 64 + 64 + 64 * 8 + 8
+    for done, told, count in pool.run(2, sharded, torch.float32):
+        assert (done, count) == (True, 1)
+        assert "its steps are not watched. Settings that cost were found." in told
+        assert f"reduced in float32, {4 * elements / 1000:.1f} kB where" in told
+    for _, told, count in pool.run(2, sharded, torch.bfloat16):
+        assert count == 0
+        assert told.endswith("None of its settings is known to cost.")

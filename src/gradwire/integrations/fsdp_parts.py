@@ -7,14 +7,15 @@ buffer lie the shards of its parameters, padded to one length on all ranks.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
 from gradwire.core.errors import Incompatible
 from gradwire.core.gradient import check_gradient, sparse_gradient
@@ -23,6 +24,40 @@ from gradwire.core.layout import Layout, Segment
 UNUSED = "set_reduce_scatter_unused_params"  # torch 2.13
 # torch 2.15: without a `reduce_dtype`, gradients are reduced in their parameter's dtype, not in that of the computation
 FOLLOWS_GRADIENTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+
+
+class Dtypes(NamedTuple):
+    """In which gradients are computed, and in which they are reduced."""
+
+    computed: torch.dtype
+    reduced: torch.dtype
+
+
+def dtypes(policy: MixedPrecisionPolicy, kept: torch.dtype, follows_gradients: bool = FOLLOWS_GRADIENTS) -> Dtypes:
+    """What a policy means for parameters that are kept in a dtype.
+
+    Args:
+        policy: of `fully_shard`.
+        kept: dtype of the shards.
+        follows_gradients: whether this torch reduces in the parameters' dtype unless told otherwise.
+    """
+    computed = policy.param_dtype or kept
+    return Dtypes(computed, policy.reduce_dtype or (kept if follows_gradients else computed))
+
+
+def reduced_elements(model: nn.Module) -> Counter[Dtypes]:
+    """How many elements of gradients are computed and reduced in which dtypes.
+
+    Args:
+        model: with modules of `fully_shard`, on any mesh.
+    """
+    found: Counter[Dtypes] = Counter()
+    for module in model.modules():
+        for group in _groups(module) if isinstance(module, FSDPModule) else ():
+            for p in group.fsdp_params:
+                if p.sharded_param.requires_grad:
+                    found[dtypes(group.mp_policy, p.sharded_param.dtype)] += p.sharded_param.numel()
+    return found
 
 
 @dataclass(frozen=True)
@@ -81,11 +116,7 @@ class Part:
     @property
     def dtype(self) -> torch.dtype:
         """In which gradients are reduced."""
-        policy = self.group.mp_policy
-        (kept, *_) = (p.sharded_param.dtype for p in self.fsdp_params.values())
-        computed = kept if FOLLOWS_GRADIENTS else policy.param_dtype or kept
-        found: torch.dtype = policy.reduce_dtype or computed
-        return found
+        return dtypes(self.group.mp_policy, next(iter(self.fsdp_params.values())).sharded_param.dtype).reduced
 
     @property
     def averages(self) -> bool:
