@@ -191,17 +191,18 @@ def load_elsewhere(rank: int, states: list, strategy: str) -> tuple:
     return told, reduced(model, gradients(SHAPES, rank, 1)), owed(handle, SHAPES)
 
 
-def save_state(rank: int) -> dict:
+def save_state(rank: int) -> tuple[dict, dict]:
+    """A rank's state, and what it owes."""
     model = wrap()
     handle = gradwire.attach(model, "topk(ratio=0.05)", strategy=PAIRS)
     reduced(model, gradients(SHAPES, rank, 0))
-    return handle.state_dict() | {"owed": owed(handle, SHAPES)}
+    return handle.state_dict(), owed(handle, SHAPES)
 
 
 def test_what_is_owed_survives_the_loss_of_a_node(pool: Pool) -> None:
     """Four ranks as two nodes go on as two ranks without nodes."""
-    states = pool.run(4, save_state)
-    ranks = pool.run(2, load_elsewhere, states, "auto")
+    states, owing = zip(*pool.run(4, save_state), strict=True)
+    ranks = pool.run(2, load_elsewhere, list(states), "auto")
     for rank, (told, result, _) in enumerate(ranks):
         assert told == (
             f"gradwire: this state was saved by rank 1 of 4 (2 on each node), and this is rank {rank} of 2. Memories "
@@ -209,7 +210,7 @@ def test_what_is_owed_survives_the_loss_of_a_node(pool: Pool) -> None:
             "node, pass the list of all 4 ranks' state dicts."
         )
         for name in ("a", "c", "g"):
-            before = torch.stack([s["owed"][name] for s in states]).mean(0)
+            before = torch.stack([debts[name] for debts in owing]).mean(0)
             now = torch.stack([r[2][name] for r in ranks]).mean(0)
             mean = torch.stack([gradients(SHAPES, r, 1)[name] for r in range(2)]).mean(0)
             torch.testing.assert_close(result[name] + now, before + mean, rtol=0, atol=1e-5)
@@ -221,7 +222,7 @@ def other_model(rank: int, states: list) -> str:
 
 
 def test_the_state_of_another_model_is_refused(pool: Pool) -> None:
-    states = pool.run(4, save_state)
+    states = [state for state, _ in pool.run(4, save_state)]
     assert pool.run(4, other_model, states) == 4 * [
         "gradwire: this state was saved with 2173 elements of 'a', which has 1200 elements in this model; load the "
         "state that was saved with this model"

@@ -28,7 +28,7 @@ ELEMENTS = 1 << 18
 @pytest.fixture(scope="module")
 def measured():
     """Four hosts and two, each pair three times."""
-    sweep = collective.sweep(pairs=PAIRS, sizes=(ELEMENTS,), hosts=(2, 4), rates=("500mbit",), repeats=2)
+    sweep = collective.sweep(pairs=PAIRS, sizes=(ELEMENTS,), hosts=(2, 4), rates=("100mbit",), repeats=2)
     return {(r.what["codec"], r.what["strategy"], r.what["hosts"]): r for r in sweep.run()}
 
 
@@ -59,14 +59,14 @@ def test_bytes_grow_with_the_hosts_for_all_gather_alone(measured):
 
 def test_no_reduction_is_faster_than_its_link(measured):
     for key, record in measured.items():
-        wire = 8 * record.outcome["sent_bytes"] / 500e6
+        wire = 8 * record.outcome["sent_bytes"] / 100e6
         assert record.quantiles.p50 > 0.95 * wire - 1e-3, key  # a millisecond of burst and queue may be ahead
 
 
 def test_of_two_ranks_on_a_host_each_sends_its_share_over_the_network():
     pairs = (("signsgd", "scatter_reduce_gather"), ("signsgd", "hierarchical(per_node=2)"))
     flat, levels = collective.sweep(
-        pairs=pairs, sizes=(ELEMENTS,), hosts=(2,), rates=("500mbit",), per_host=2, repeats=2
+        pairs=pairs, sizes=(ELEMENTS,), hosts=(2,), rates=("100mbit",), per_host=2, repeats=2
     ).run()
     payload = ELEMENTS / 8
     assert flat.outcome["sent_bytes"] == pytest.approx(1.5 * payload, rel=0.01)  # to all other ranks, as if far away

@@ -80,11 +80,11 @@ def test_all_claims_are_counted():
 def test_one_claim_has_all_that_is_known(tmp_path):
     (tmp_path / "results").mkdir()
     place = {"task": "resnet9-cifar10", "time": "2026-01-01T00:00:00+00:00"}
-    records.append(tmp_path / "results" / "accuracy_x.jsonl", [training("none", (50.0, 91.7), **place)])
+    records.append(tmp_path / "results" / "accuracy_x.jsonl", [training("none", (50.0, 91.67), **place)])
     records.append(tmp_path / "results" / "rates_x.jsonl", [training("none", (50.0, 99.0), **place)])  # is not asked
     for arguments in ((), ("--records", tmp_path / "results")):
         found = {row["what"]: row["is"] for row in answer("G-baseline-resnet9", *arguments)["rows"]}
-        assert (found["verdict"], found["found"], found["records"]) == ("reproduced", "91.70 %", "accuracy_x.jsonl")
+        assert (found["verdict"], found["found"], found["records"]) == ("reproduced", "91.67 %", "accuracy_x.jsonl")
     other = {row["what"]: row["is"] for row in answer("U-A2")["rows"]}
     assert (other["verdict"], other["paper"], other["basis"]) == ("reproduced", 470, "tested")
 
