@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> None:
             content["models"][model] = found["models"][model]
             content["codecs"] |= found["codecs"]
             content["traces"][model] = content["traces"].get(model, {}) | found["traces"][model]
-    if todo:
+    before, content["work"] = content.get("work"), workloads.work()
+    if todo or before != content["work"]:
         TARGET.write_bytes(workloads.dump(content))
 
 

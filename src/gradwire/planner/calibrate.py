@@ -26,10 +26,10 @@ from gradwire.core.records import Record
 from gradwire.core.units import BITS_PER_BYTE, format_rate
 from gradwire.planner.cluster import KINDS, Cluster, Link
 from gradwire.planner.cost import cost
-from gradwire.planner.model import Prediction, predict, work
+from gradwire.planner.model import Prediction, predict
 from gradwire.planner.profile import CodecCost, Device, Law, Network, Profile, Times, Whole, latest
 from gradwire.planner.timeline import Overlap
-from gradwire.planner.workload import Workload
+from gradwire.planner.workload import Workload, shipped
 
 LAUNCH_SECONDS = 1e-5  # the unit in which fixed parts are written
 PASS_BYTES_PER_SECOND = 1e10  # and the speed by which passes are counted: about what one core copies
@@ -250,7 +250,7 @@ def _law(group: Sequence[_Seen], place: Place, what: str) -> CodecCost:
         encode_seen.append(s.part("encode") or 0.0)
     fixed, each = solve(encode_rows, encode_seen)
     for s in group:
-        works = [work(u, place.workers) for u in s.workload.units]
+        works = [shipped().work(u.strategy, place.workers) for u in s.workload.units]
         again = sum((e - 1) * (fixed + each * u.compressed) for (e, _), u in zip(works, s.workload.units, strict=True))
         decode_rows.append(
             [sum(d for _, d in works), sum(d * u.compressed for (_, d), u in zip(works, s.workload.units, strict=True))]
@@ -280,7 +280,7 @@ def _as_one_unit(s: _Seen, seconds: float, fixed: float) -> float:
 
 def _decoded_once(s: _Seen, workers: int) -> float:
     """Seconds of decoding the model's gradients once, given what a strategy decodes and encodes again."""
-    works = [(u.compressed, *work(u, workers)) for u in s.workload.units]
+    works = [(u.compressed, *shipped().work(u.strategy, workers)) for u in s.workload.units]
     elements = max(1, sum(c for c, _, _ in works))
     again = sum(c * (e - 1) for c, e, _ in works) / elements * (s.part("encode") or 0.0)
     times = sum(c * d for c, _, d in works) / elements

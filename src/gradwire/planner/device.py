@@ -15,8 +15,8 @@ from gradwire.core.baselines import FP32
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.planner.calibrate import grouped, solve
-from gradwire.planner.model import strategy_work
 from gradwire.planner.profile import CodecCost, Device, Law, Profile, Times, Whole
+from gradwire.planner.workload import shipped
 
 COMPUTE, ENCODE = "compute", "encode"
 LAUNCH_SECONDS = 1e-5
@@ -127,6 +127,6 @@ def _once(record: Record) -> float:
 
 def decoded_once(seconds: Mapping[str, float], strategy: str, workers: int) -> float:
     """Seconds of decoding one gradient, of the seconds of each phase of a step."""
-    encodes, decodes = strategy_work(strategy, workers)
+    encodes, decodes = shipped().work(strategy, workers)
     after = float(seconds["reduce"] + seconds["decode"]) - (encodes - 1) * float(seconds["encode"])
     return max(0.0, after) / decodes

@@ -2,8 +2,7 @@
 
 1. The workload (from the tracer) says what each unit of compression exchanges; DDP's buckets are units, too.
 2. The profile says how long forward, backward and optimizer take, and what encoding and decoding cost: once for every
-   gradient that is encoded or decoded, which is by strategy: all-gather decodes everybody's, scatter-reduce-gather
-   two gradients' worth and encodes a share once more.
+   gradient that is encoded or decoded, and how many these are the tracer has counted for each strategy.
 3. Exchanges cost latency and bandwidth of the cluster's links (`cost`).
 4. The timeline lets all of it overlap as far as it does: DDP's buckets side by side, a codec's units one after the
    other in one lane, or everything after the backward pass.
@@ -28,7 +27,7 @@ from gradwire.planner.workload import AFTER, OVERLAP, Unit, Workload, shipped
 
 MODES = (OVERLAP, AFTER)
 HIERARCHICAL, SERVER = "hierarchical", "parameter_server"
-ALL_GATHER, SHARED = "all_gather", "scatter_reduce_gather"
+ALL_GATHER = "all_gather"
 FP32_BYTES = 4
 
 
@@ -190,19 +189,6 @@ def _given(batch: int, backward: float) -> Times:
     )
 
 
-def work(unit: Unit, workers: int) -> tuple[float, float]:
-    """How many gradients a worker encodes and decodes for a unit."""
-    return strategy_work(unit.strategy, workers)
-
-
-def strategy_work(strategy: str, workers: int) -> tuple[float, float]:
-    """The same, by the strategy that carries it: sums and a codec's own rounds take one of each.
-
-    A test traces a codec that counts what it encodes and decodes, and holds this to it.
-    """
-    return {ALL_GATHER: (1.0, float(workers)), SHARED: (1 + 1 / workers, 2.0)}.get(strategy, (1.0, 1.0))
-
-
 @dataclass(frozen=True)
 class _Costed:
     """A unit's job, and its sums."""
@@ -250,7 +236,7 @@ class _Units:
         share = 1 / self.cluster.gpus_per_node if self.strategy == HIERARCHICAL else 1.0
         elements, n = unit.compressed * share, self.peers
         encode, decode = self._once(elements)
-        encodes, decodes = work(unit, n)
+        encodes, decodes = shipped().work(unit.strategy, n)
         # the second encoding of scatter-reduce-gather comes after the first exchange
         return encode / self.encode_speed, (decodes * decode + (encodes - 1) * encode) / self.encode_speed
 

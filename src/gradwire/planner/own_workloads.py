@@ -11,13 +11,15 @@ import gzip
 import hashlib
 import inspect
 import json
+import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,9 @@ import gradwire
 from gradwire import models
 from gradwire.collectives.choose import possible
 from gradwire.core.baselines import DDP
-from gradwire.core.codec import Codec, codecs
+from gradwire.core.codec import Codec, Combine, Traits, codecs
+from gradwire.core.exchange import Payload
+from gradwire.core.random import Random
 from gradwire.core.registry import to_spec
 from gradwire.planner.simulated_buckets import buckets
 from gradwire.planner.workload import AFTER, ANCHORS, OVERLAP, ModelShape, Traces, Workload, shipped
@@ -47,7 +51,53 @@ VARIANTS = (  # traced beside every codec with its defaults
 )
 CACHE = "GRADWIRE_CACHE"
 
+CARRIERS = ("all_gather", "scatter_reduce_gather")  # strategies that encode and decode, all codecs alike
+
 Tensors = Sequence[tuple[str, tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Codec):
+    """Sends what it gets, and counts the elements that it encodes and decodes."""
+
+    name: ClassVar[str] = "counting"
+    family: ClassVar[str] = "quantization"
+    paper: ClassVar[str] = "none"
+    seen: Counter[str] = dataclasses.field(default_factory=Counter, compare=False)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(combine=Combine.GATHER, memory="none", delta=0.0)
+
+    def encode(self, x: Tensor, rng: Random) -> Payload:
+        self.seen["encode"] += x.numel()
+        return Payload(x.contiguous().view(torch.uint8))
+
+    def decode(self, payload: Payload, numel: int, rng: Random) -> Tensor:
+        found = payload.data.view(torch.float32)
+        self.seen["decode"] += found.numel()
+        return found
+
+    def payload_bytes(self, numel: int) -> int:
+        return 4 * numel
+
+
+def counted(strategy: str, workers: int) -> tuple[float, float]:
+    """Gradients that one worker encodes and decodes.
+
+    Args:
+        strategy: that carries them.
+        workers: how many there are.
+    """
+    codec = Counting()
+    trace(codec, [("matrix", SAMPLE)], workers=workers, strategy=strategy)
+    elements = math.prod(SAMPLE)
+    return codec.seen["encode"] / elements, codec.seen["decode"] / elements
+
+
+def work(anchors: Sequence[int] = ANCHORS) -> dict[str, dict[str, tuple[float, float]]]:
+    """What `counted` says by strategy and number of workers, as `Traces` keeps it."""
+    return {strategy: {str(n): counted(strategy, n) for n in anchors} for strategy in CARRIERS}
 
 
 def shape(name: str, module: nn.Module, inputs: tuple[Tensor, ...] | None) -> ModelShape:
@@ -201,7 +251,7 @@ def catalogue(
 ) -> dict[str, Any]:
     """All that is shipped: every codec on every model."""
     chosen = list(specs or [*codecs.names(), *VARIANTS])
-    found: dict[str, Any] = {"models": {}, "codecs": {c: description(c) for c in chosen}, "traces": {}}
+    found: dict[str, Any] = {"models": {}, "codecs": {c: description(c) for c in chosen}, "work": work(), "traces": {}}
     for name in model_names or models.names():
         model = model_shape(name)
         found["models"][name] = _kept(model)

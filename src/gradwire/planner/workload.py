@@ -166,6 +166,23 @@ class Traces:
             estimated=not kept["fixed_size"],
         )
 
+    def work(self, strategy: str, workers: int) -> tuple[float, float]:
+        """How many gradients a worker encodes and decodes under a strategy.
+
+        Sums and a codec's own rounds take one of each: what they cost is measured as a whole.
+        """
+        traced = self._content["work"].get(strategy)
+        if traced is None:
+            return 1.0, 1.0
+        anchors = {int(n): found for n, found in traced.items()}
+        if workers in anchors:
+            encodes, decodes = anchors[workers]
+            return encodes, decodes
+        near = sorted(anchors, key=lambda n: abs(math.log(n / workers)))[:3]
+        weights = _weights(near, workers)
+        encodes, decodes = (sum(w * anchors[n][i] for w, n in zip(weights, near, strict=True)) for i in (0, 1))
+        return encodes, decodes
+
     def _of(self, model: str) -> Mapping[str, Any]:
         """Traces of one model: text of its own in a file, so that nobody has to read those of all others."""
         if model not in self._by_model:
