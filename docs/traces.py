@@ -50,8 +50,9 @@ def main(arguments: list[str]) -> None:
             content["models"][model] = found["models"][model]
             content["codecs"] |= found["codecs"]
             content["traces"][model] = content["traces"].get(model, {}) | found["traces"][model]
-    before, content["work"] = content.get("work"), workloads.work()
-    if todo or before != content["work"]:
+    common = {"work": workloads.work(), "inside": workloads.inside()}
+    if todo or any(content.get(key) != found for key, found in common.items()):
+        content |= common
         TARGET.write_bytes(workloads.dump(content))
 
 

@@ -18,7 +18,6 @@ from gradwire.core.errors import ConfigError, UnknownName, suggestion
 from gradwire.core.records import quantile
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds, format_rate
-from gradwire.core.wire import reduced
 from gradwire.planner.cluster import Cluster, Link, check_rate
 from gradwire.planner.cost import AUTO, CHOSEN_FROM, SUMS, Cost, cost, together
 from gradwire.planner.profile import CodecCost, Profile, Times
@@ -221,13 +220,13 @@ class _Units:
         """Encode, rounds of exchanges with what lies between them, decode."""
         encode, decode = self._compute(unit)
         rounds = self._rounds(unit)
-        inside = self._inside(unit)
-        stages = [Stage(EXCHANGE, inside / 2), Stage(COMPUTE, encode)]
+        before, after = self._inside(unit)
+        stages = [Stage(EXCHANGE, before), Stage(COMPUTE, encode)]
         between = decode / len(rounds) if rounds else decode
         for seconds in rounds:
             stages += [Stage(EXCHANGE, seconds), Stage(COMPUTE, between)]
-        stages.append(Stage(EXCHANGE, inside / 2))
-        return _Costed(Job(unit.ready, tuple(stages)), encode, sum(rounds) + inside, decode)
+        stages.append(Stage(EXCHANGE, after))
+        return _Costed(Job(unit.ready, tuple(stages)), encode, before + sum(rounds) + after, decode)
 
     def _compute(self, unit: Unit) -> tuple[float, float]:
         """Seconds of encoding and of decoding; none where all GPUs are in one node, and nothing leaves it."""
@@ -305,13 +304,16 @@ class _Units:
             return self.cluster
         return replace(self.cluster, gpus=self.cluster.nodes, gpus_per_node=1)
 
-    def _inside(self, unit: Unit) -> float:
+    def _inside(self, unit: Unit) -> tuple[float, float]:
         """Before and after, under `hierarchical`: the gradient in full precision, summed and handed out in the node."""
         g, link = self.cluster.gpus_per_node, self.cluster.inside
         if self.strategy != HIERARCHICAL or g == 1:
-            return 0.0
-        moved = reduced(FP32_BYTES * unit.elements, g)
-        return 2 * (g - 1) * link.latency_seconds + moved * 8 / link.payload_rate
+            return 0.0, 0.0
+        node = replace(self.cluster, gpus=g, gpus_per_node=1, network=link, kinds={}, switch_bits_per_second=None)
+        before, after = (
+            sum(cost(e.kind, e.num_bytes * unit.elements, node).seconds for e in found) for found in shipped().inside(g)
+        )
+        return before, after
 
     def sent_bytes(self) -> float:
         """By one worker, over the network."""

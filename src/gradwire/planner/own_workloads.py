@@ -251,7 +251,13 @@ def catalogue(
 ) -> dict[str, Any]:
     """All that is shipped: every codec on every model."""
     chosen = list(specs or [*codecs.names(), *VARIANTS])
-    found: dict[str, Any] = {"models": {}, "codecs": {c: description(c) for c in chosen}, "work": work(), "traces": {}}
+    found: dict[str, Any] = {
+        "models": {},
+        "codecs": {c: description(c) for c in chosen},
+        "work": work(),
+        "inside": inside(),
+        "traces": {},
+    }
     for name in model_names or models.names():
         model = model_shape(name)
         found["models"][name] = _kept(model)
@@ -260,6 +266,24 @@ def catalogue(
             found["traces"][name][codec] = traced(model, codec, strategies_of(codec))
             on_done(name, codec)
     return found
+
+
+def inside(ranks: Sequence[int] = ANCHORS) -> dict[str, Any]:
+    """What goes on inside nodes of so many ranks under `hierarchical`, as `Traces` keeps it: bytes an element.
+
+    Args:
+        ranks: of a node.
+    """
+    traces = [
+        trace(Counting(), [("matrix", SAMPLE)], workers=2 * n, strategy=f"hierarchical(per_node={n})") for n in ranks
+    ]
+    within = [[e for e in found.exchanges if e.node_bytes] for found in traces]
+    (kinds,) = {tuple(e.kind for e in found) for found in within}
+    first = next(e.round for e in traces[0].exchanges if e.sent_bytes)
+    sizes = {
+        str(n): [e.handed_bytes / math.prod(SAMPLE) for e in found] for n, found in zip(ranks, within, strict=True)
+    }
+    return {"kinds": list(kinds), "before": sum(e.round < first for e in within[0]), "bytes": sizes}
 
 
 @cache

@@ -174,14 +174,19 @@ class Traces:
         traced = self._content["work"].get(strategy)
         if traced is None:
             return 1.0, 1.0
-        anchors = {int(n): found for n, found in traced.items()}
-        if workers in anchors:
-            encodes, decodes = anchors[workers]
-            return encodes, decodes
-        near = sorted(anchors, key=lambda n: abs(math.log(n / workers)))[:3]
-        weights = _weights(near, workers)
-        encodes, decodes = (sum(w * anchors[n][i] for w, n in zip(weights, near, strict=True)) for i in (0, 1))
+        encodes, decodes = _numbers(traced, workers)
         return encodes, decodes
+
+    def inside(self, ranks: int) -> tuple[list[Exchange], list[Exchange]]:
+        """Under `hierarchical`, what a rank exchanges in its node before and after nodes do, in bytes an element.
+
+        Args:
+            ranks: of a node.
+        """
+        kept = self._content["inside"]
+        sizes = _numbers(kept["bytes"], ranks)
+        found = [Exchange(kind, i, size) for i, (kind, size) in enumerate(zip(kept["kinds"], sizes, strict=True))]
+        return found[: kept["before"]], found[kept["before"] :]
 
     def _of(self, model: str) -> Mapping[str, Any]:
         """Traces of one model: text of its own in a file, so that nobody has to read those of all others."""
@@ -233,6 +238,18 @@ def between(anchors: Mapping[int, Sequence[Unit]], workers: int) -> tuple[Unit, 
         )
         units.append(replace(unit, exchanges=exchanges))
     return tuple(units)
+
+
+def _numbers(traced: Mapping[str, Sequence[float]], workers: int) -> list[float]:
+    """Numbers for so many workers, from those at the anchors, by the same curve."""
+    anchors = {int(n): found for n, found in traced.items()}
+    if workers in anchors:
+        return list(anchors[workers])
+    near = sorted(anchors, key=lambda n: abs(math.log(n / workers)))[:3]
+    weights = _weights(near, workers)
+    return [
+        sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*(anchors[n] for n in near), strict=True)
+    ]
 
 
 def _structure(units: Sequence[Unit]) -> list[Any]:
