@@ -15,7 +15,7 @@ import torch
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "GRADWIRE_ENGINES_TEST"  # in the environment of all that a test starts
-STEPS, EVERY = 100, 5
+STEPS, EVERY = 200, 5
 FILES = ("model.pt", "compression_0_of_2.pt", "compression_1_of_2.pt")
 LIMIT = 600.0  # seconds
 
