@@ -73,7 +73,7 @@ def test_parameters_that_nobody_used_keep_their_memory(strategy):
 
 
 def test_momenta_of_parameters_that_nobody_used_go_on_and_nothing_of_them_is_sent():
-    """As with a gradient of zeros, but for the masking of what is sent. A gradient in the last elements alone is one."""
+    """As with a gradient of zeros, but nothing is masked. A gradient in the last elements alone is one."""
     layout = Layout.of([("a", (40, 40)), ("b", (40, 40))])
     group = engines(2, "dgc(ratio=0.1, momentum=0.5)", track_unused=True)
     kept = []

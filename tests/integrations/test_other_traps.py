@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import gradwire
-from gradwire.collectives import local
 from gradwire.collectives.executor import Executor
 from gradwire.collectives.link import measuring
+from gradwire.conformance import lockstep
 from gradwire.core.codec import codecs
 from gradwire.core.moments import moment, seconds_between
 from gradwire.integrations import fsdp_parts
@@ -108,7 +108,7 @@ def test_lanes_clocks_and_links_of_the_cpu_leave_it_alone(monkeypatch: pytest.Mo
     assert lane.call(lambda: 3) == 3
     lane.close()
     assert seconds_between(moment(cpu), moment(cpu)) >= 0
-    assert local.run(measuring(2, cpu), 2).bits_per_second > 0
+    assert lockstep.run([measuring(2, cpu) for _ in range(2)])[0].bits_per_second > 0
 
 
 # ---------------------------------------------------------------- bytes
