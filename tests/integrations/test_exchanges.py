@@ -124,3 +124,19 @@ def test_two_workers_gather_large_rows_in_pairs_and_small_ones_by_gloo(pool: Poo
     wanted = torch.stack([(torch.arange(width) * (rank + 1)).to(torch.uint8) for rank in range(2)])
     for received in pool.run(2, gather_rows, width):
         assert torch.equal(received, wanted)
+
+
+def gather_twice(rank: int) -> list[list[float]]:
+    """Two large gathers in one round: the first and last elements of both answers."""
+
+    def program():
+        rows = [torch.full((1, LARGE_ROW // 4 + 1), 10.0 * n + rank) for n in (1, 2)]
+        return (yield tuple(Gather(Payload(row)) for row in rows))
+
+    return [answer.data[:, 0].tolist() for answer in ProcessGroupDriver(dist.group.WORLD).run(program())]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_large_answers_of_one_program_have_rooms_of_their_own(pool: Pool, workers: int) -> None:
+    wanted = [[10.0 * n + rank for rank in range(workers)] for n in (1, 2)]
+    assert pool.run(workers, gather_twice) == [wanted] * workers

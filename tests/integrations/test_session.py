@@ -1,0 +1,94 @@
+"""A session by itself: when a step is committed, whose results are whose, and which scales count."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.distributed as dist
+from given import SimpleTopK
+from ranks import Pool
+from torch import Tensor
+
+from gradwire import checkpoint
+from gradwire.core.layout import Layout
+from gradwire.core.random import Random
+from gradwire.engine import Engine
+from gradwire.session import Session
+
+pytestmark = pytest.mark.dist
+SHAPES = {"a": (40, 40), "b": (50, 40)}
+LAYOUTS = {name: Layout.of([(name, shape)]) for name, shape in SHAPES.items()}
+
+
+@dataclass(frozen=True)
+class Slow(SimpleTopK):
+    """Top-k that takes its time with vectors of one size."""
+
+    name: ClassVar[str] = "slow"
+    numel: int = 0
+
+    def pick(self, x: Tensor, rng: Random) -> tuple[Tensor, Tensor]:
+        if x.shape[1] == self.numel:
+            time.sleep(0.5)
+        return super().pick(x, rng)
+
+
+def session_of(rank: int, slow: str) -> Session:
+    numel = math.prod(SHAPES[slow])
+    engine = Engine(Slow(ratio=0.1, numel=numel), ranks=(rank,), workers=2, strategy="all_gather", nmse_every=1)
+    return Session(engine, dist.group.WORLD, torch.device("cpu"), who="test")
+
+
+def step(session: Session, rank: int, number: int, names: str) -> None:
+    session.begin_step()
+    for name in names:
+        draws = torch.Generator().manual_seed(2 * number + rank)
+        session.reduce(torch.randn(LAYOUTS[name].numel, generator=draws) * (1 + 9 * (name == "b")), LAYOUTS[name])
+    session.commit()
+    session.wait()
+
+
+def two_lanes(rank: int, slow: str) -> tuple[list[bool], list[float]]:
+    """One step of two units, of which one takes longer: what is kept of which, and the squares of their means."""
+    session = session_of(rank, slow)
+    step(session, rank, 0, "ab")
+    kept = [bool(checkpoint.owed(session.engine, name, shape).any()) for name, shape in SHAPES.items()]
+    return kept, [float(squares[1]) for squares in session.squares]
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_a_step_is_committed_when_all_lanes_are_done_and_in_the_order_of_its_units(pool: Pool, slow: str) -> None:
+    for kept, (a, b) in pool.run(2, two_lanes, slow):
+        assert kept == [True, True]
+        assert 10 * a < b
+
+
+def fewer_units(rank: int) -> tuple[list[int], list[bool]]:
+    """Results of each of three steps, of which the second has one unit; and whether b's memory changes in each."""
+    session, counts, owed = session_of(rank, "a"), [], [torch.zeros(SHAPES["b"])]
+    for number, names in enumerate(("ab", "a", "ab")):
+        step(session, rank, number, names)
+        counts.append(len(session.squares))
+        owed.append(checkpoint.owed(session.engine, "b", SHAPES["b"]))
+    return counts, [not torch.equal(*pair) for pair in zip(owed, owed[1:], strict=False)]
+
+
+def test_a_step_has_its_own_results_alone(pool: Pool) -> None:
+    assert pool.run(2, fewer_units) == [([2, 1, 2], [True, False, True])] * 2
+
+
+def bad_scales(rank: int) -> list[float]:
+    session, found = session_of(rank, "a"), []
+    for scale, rate in ((8.0, 2.0), (math.inf, 1.0), (math.nan, 1.0), (1.0, 0.0), (4.0, 1.0)):
+        session.begin_step(scale, rate)
+        found.append(session.engine._scale)
+    return found
+
+
+def test_scales_that_nothing_can_be_divided_by_are_left_out(pool: Pool) -> None:
+    assert pool.run(2, bad_scales) == [[4.0] * 5] * 2
