@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from planted_bugs import THEMES, Mutant
 
 ROOT = Path(__file__).parent.parent
+ORDINARY = "not sweep and not trainers and not engines and not frameworks"  # the suite of `make test`
 COMPILED = ("cpu.py", "one_pass.py", "jit.py")  # whose kernels are compiled anew in a copy
 TEST_SECONDS = 120  # of one test: a planted bug may let it hang
 SECONDS = 1500  # of all tests of one mutant
@@ -96,7 +97,7 @@ def _try(mutant: Mutant, folder: str, pipe: connection.Connection) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = folder
+    os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
     if not mutant.file.endswith(COMPILED):
         os.environ["GRADWIRE_KERNELS"] = "reference"
     sys.path.insert(0, folder)
@@ -104,7 +105,7 @@ def _try(mutant: Mutant, folder: str, pipe: connection.Connection) -> None:
 
     failed = Failed()
     options = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-W", "ignore", "--rootdir", str(ROOT)]
-    options += ["-o", f"timeout={TEST_SECONDS}"]
+    options += ["-o", f"timeout={TEST_SECONDS}", "-m", ORDINARY]
     status = pytest.main([*options, *(str(ROOT / "tests" / t) for t in mutant.named_tests)], plugins=[failed])
     sys.stdout.flush()
     pipe.send((int(status), failed.test))
@@ -125,7 +126,7 @@ class Running:
 
     @classmethod
     def start(cls, mutant: Mutant) -> Running:
-        folder = tempfile.TemporaryDirectory()
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a killed process may still write to it
         plant(mutant, Path(folder.name))
         context = get_context("fork")  # it has torch already
         mine, theirs = context.Pipe(duplex=False)
@@ -181,18 +182,12 @@ def outcomes(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
 
 def _share() -> None:
     """Load what takes long once, before processes are forked: all but our own modules."""
+    assert "gradwire" not in sys.modules, "processes that are forked would not load the copy"
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as tests/conftest.py; nothing may run beside a fork
     if not Path("/dev/nvidiactl").exists():
         os.environ.setdefault("TRITON_INTERPRET", "1")
     for name in SHARED:
         importlib.import_module(name)
-
-
-def survives(mutant: Mutant) -> bool:
-    """Whether none of its tests fails."""
-    (outcome,) = outcomes([mutant], 1)
-    assert not outcome.problem, outcome.problem
-    return outcome.by is None
 
 
 def record(theme: str, found: Sequence[Outcome], command: str) -> Any:
@@ -246,6 +241,7 @@ def main(arguments: Sequence[str]) -> int:
     caught, seconds = sum(bool(one.by) for one in found.values()), time.monotonic() - began
     print(f"{caught} of {len(found)} mutants caught in {seconds:.0f} s")
     if given.record:
+        sys.path.insert(0, str(ROOT / "src"))
         from gradwire.core.records import append
 
         asked = [f"{word!r}" if " " in word else word for word in arguments if word not in ("--record", given.record)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from dataclasses import dataclass
@@ -75,7 +76,7 @@ def fewer_units(rank: int) -> tuple[list[int], list[bool]]:
         step(session, rank, number, names)
         counts.append(len(session.squares))
         owed.append(checkpoint.owed(session.engine, "b", SHAPES["b"]))
-    return counts, [not torch.equal(*pair) for pair in zip(owed, owed[1:], strict=False)]
+    return counts, [not torch.equal(*pair) for pair in itertools.pairwise(owed)]
 
 
 def test_a_step_has_its_own_results_alone(pool: Pool) -> None:
