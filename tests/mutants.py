@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -190,30 +190,36 @@ def _share() -> None:
         importlib.import_module(name)
 
 
-def record(theme: str, found: Sequence[Outcome], command: str) -> Any:
-    """What became of the mutants of a theme."""
+def records(tables: Mapping[str, Sequence[Outcome]], jobs: int, seconds: float, command: str) -> list[Any]:
+    """What became of the mutants of each theme, in a campaign that took so long."""
     from gradwire.core import environment
     from gradwire.core.records import Quantiles, Record
 
-    commit, dirty = environment.commit()
-    seconds = tuple(round(one.seconds, 2) for one in found)
-    return Record(
-        kind="mutants",
-        what={"theme": theme},
-        command=command,
-        time=environment.now(),
-        commit=commit,
-        dirty=dirty,
-        environment=environment.fingerprint("planted bugs"),
-        unit="seconds until a mutant was caught",
-        quantiles=Quantiles.of(seconds),
-        samples=seconds,
-        outcome={
-            "mutants": len(found),
-            "caught_by": {one.mutant.name: one.by for one in found if one.by},
-            "survivors": [one.mutant.name for one in found if not one.by],
-        },
-    )
+    (commit, dirty), now = environment.commit(), environment.now()
+    found = []
+    for theme, table in tables.items():
+        each = tuple(round(one.seconds, 2) for one in table)
+        found.append(
+            Record(
+                kind="mutants",
+                what={"theme": theme, "jobs": jobs},
+                command=command,
+                time=now,
+                commit=commit,
+                dirty=dirty,
+                environment=environment.fingerprint("planted bugs"),
+                unit="seconds until a mutant was caught, or had survived",
+                quantiles=Quantiles.of(each),
+                samples=each,
+                outcome={
+                    "mutants": len(table),
+                    "caught_by": {one.mutant.name: one.by for one in table if one.by},
+                    "survivors": [one.mutant.name for one in table if not one.by],
+                    "seconds": round(seconds),
+                },
+            )
+        )
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -247,7 +253,7 @@ def main(arguments: Sequence[str]) -> int:
         asked = [f"{word!r}" if " " in word else word for word in arguments if word not in ("--record", given.record)]
         command = " ".join(["python tests/mutants.py", *asked])
         tables = {theme: [found[m.name] for m in table] for theme, table in chosen.items() if table}
-        append(given.record, [record(theme, table, command) for theme, table in tables.items()])
+        append(given.record, records(tables, given.jobs, seconds, command))
     return 0 if caught == len(found) else 1
 
 

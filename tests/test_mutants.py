@@ -78,13 +78,14 @@ FIRST, SECOND = (m.name for m in THEMES["units"][:2])
 def test_a_survivor_is_told_and_recorded(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(mutants, "THEMES", {"units": THEMES["units"][:2]})
     monkeypatch.setattr(mutants, "outcomes", outcomes({FIRST: ("tests/test_engine.py::test_one", 2.0, "")}))
-    assert mutants.main(["--record", str(tmp_path / "m.jsonl")]) == 1
+    assert mutants.main(["--jobs", "3", "--record", str(tmp_path / "m.jsonl")]) == 1
     told = capsys.readouterr().out.splitlines()
     assert told[0] == f"caught       2 s  {FIRST}  <- tests/test_engine.py::test_one"
     assert told[1] == f"SURVIVED     1 s  {SECOND}"
     assert told[2].startswith("1 of 2 mutants caught in ")
     (record,) = load(tmp_path / "m.jsonl")
-    assert (record.kind, record.what, record.command) == ("mutants", {"theme": "units"}, "python tests/mutants.py")
+    assert (record.kind, record.what) == ("mutants", {"theme": "units", "jobs": 3})
+    assert record.command == "python tests/mutants.py --jobs 3"
     assert (record.samples, record.outcome["mutants"]) == ((2.0, 1.0), 2)
     assert record.outcome["caught_by"] == {FIRST: "tests/test_engine.py::test_one"}
     assert record.outcome["survivors"] == [SECOND]

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.distributed as dist
-from given import SimpleTopK
+from given import SimpleTopK, message
 from ranks import Pool
 from torch import Tensor
 
@@ -81,6 +81,22 @@ def fewer_units(rank: int) -> tuple[list[int], list[bool]]:
 
 def test_a_step_has_its_own_results_alone(pool: Pool) -> None:
     assert pool.run(2, fewer_units) == [([2, 1, 2], [True, False, True])] * 2
+
+
+def fail_late(rank: int, slow: str) -> tuple[str, bool, int]:
+    """The slow unit fails: whether anything is kept of the other, and the number of the step."""
+    session, other = session_of(rank, slow), "ab".replace(slow, "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: 1 // 0)
+        told = message(ZeroDivisionError, step, session, rank, 0, "ab")
+    for lane in session._lanes:
+        lane.executor.join()
+    return told, bool(checkpoint.owed(session.engine, other, SHAPES[other]).any()), session.engine.step
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_a_step_of_which_one_unit_fails_is_not_committed(pool: Pool, slow: str) -> None:
+    assert pool.run(2, fail_late, slow) == [("integer division or modulo by zero", False, 0)] * 2
 
 
 def bad_scales(rank: int) -> list[float]:
