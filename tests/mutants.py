@@ -8,7 +8,7 @@ Each mutant is one replacement in a copy of the sources. The tests that it names
 its own, and one of them must fail: that one is printed. A mutant that survives is printed, too, and the exit status is
 1. Before it counts, all tests that are named must pass on a copy in which nothing is changed.
 
-Kernels are those in plain torch, which need not be compiled again in a copy, unless the mutant is in a compiled one.
+Kernels are those in plain torch, unless the mutant is in a fast one, or its tests are about kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from planted_bugs import THEMES, Mutant
 
 ROOT = Path(__file__).parent.parent
 ORDINARY = "not sweep and not trainers and not engines and not frameworks"  # the suite of `make test`
-COMPILED = ("cpu.py", "one_pass.py", "jit.py")  # whose kernels are compiled anew in a copy
+COMPILED = ("cpu.py", "one_pass.py", "jit.py")  # by Numba, with what they take from each other
+FAST = (*COMPILED, "gpu.py")
+CHUNK = 20  # tests of unchanged sources in one process
 TEST_SECONDS = 120  # of one test: a planted bug may let it hang
 SECONDS = 1500  # of all tests of one mutant
 SHARED = ("torch", "torch._dynamo", "torch.distributed", "numpy", "hypothesis", "pytest")  # loaded once for all
@@ -53,20 +55,28 @@ class Outcome:
         return "NOT TRIED" if self.problem else "caught" if self.by else "SURVIVED"
 
 
+def in_plain_torch(mutant: Mutant) -> bool:
+    """Whether its tests run with plain torch's kernels alone."""
+    return not mutant.file.endswith(FAST) and not any(test.startswith("kernels/") for test in mutant.named_tests)
+
+
 def nothing_changed(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """What must survive, or else it would say nothing that another does not: one for each kind of kernels."""
+    """What must survive, or else it would say nothing that another does not: all tests, with either kind of kernels."""
     named: dict[str, dict[str, None]] = {}
     for mutant in mutants:
-        file = "kernels/jit.py" if mutant.file.endswith(COMPILED) else "saved_state.py"
+        file = "saved_state.py" if in_plain_torch(mutant) else "kernels/commit/gpu.py"
         named.setdefault(file, {}).update(dict.fromkeys(mutant.named_tests))
-    same = "from __future__ import annotations\n"
-    return [Mutant("nothing changed", file, same, same, " ".join(tests)) for file, tests in named.items()]
+    same, found = "from __future__ import annotations\n", []
+    for file, tests in named.items():
+        each = list(tests)
+        parts = [" ".join(each[at : at + CHUNK]) for at in range(0, len(each), CHUNK)]
+        found += [Mutant(f"nothing changed {len(found) + i}", file, same, same, part) for i, part in enumerate(parts)]
+    return found
 
 
 def plant(mutant: Mutant, into: Path) -> None:
-    """Copy the sources and make the one replacement."""
-    # bytecode of what stays the same is good in the copy, too; of compiled kernels it may hold what was inlined
-    left_out = shutil.ignore_patterns("*.nbi", "*.nbc")
+    """Copy the sources and make the one replacement. What is compiled of the others is good in the copy, too."""
+    left_out = shutil.ignore_patterns("*.nbi", "*.nbc") if mutant.file.endswith(COMPILED) else None
     shutil.copytree(ROOT / "src" / "gradwire", into / "gradwire", ignore=left_out)
     path = into / "gradwire" / mutant.file
     text = path.read_text()
@@ -98,7 +108,7 @@ def _try(mutant: Mutant, folder: str, pipe: connection.Connection) -> None:
         os.dup2(output.fileno(), 2)
     os.chdir(folder)
     os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-    if not mutant.file.endswith(COMPILED):
+    if in_plain_torch(mutant):
         os.environ["GRADWIRE_KERNELS"] = "reference"
     sys.path.insert(0, folder)
     import pytest

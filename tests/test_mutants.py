@@ -92,7 +92,7 @@ def test_a_survivor_is_told_and_recorded(monkeypatch, capsys, tmp_path):
 
 
 def test_where_unchanged_sources_do_not_pass_nothing_counts(monkeypatch, capsys, tmp_path):
-    red = {"nothing changed": ("tests/test_engine.py::test_one", 1.0, "")}
+    red = {"nothing changed 0": ("tests/test_engine.py::test_one", 1.0, "")}
     monkeypatch.setattr(mutants, "outcomes", outcomes(red))
     assert mutants.main([FIRST, "--record", str(tmp_path / "m.jsonl")]) == 2
     assert capsys.readouterr().out == "the suite is red: tests/test_engine.py::test_one\n"

@@ -19,7 +19,7 @@ from gradwire import checkpoint
 from gradwire.core.layout import Layout
 from gradwire.core.random import Random
 from gradwire.engine import Engine
-from gradwire.session import Session
+from gradwire.session import TINY, Session
 
 pytestmark = pytest.mark.dist
 SHAPES = {"a": (40, 40), "b": (50, 40)}
@@ -97,6 +97,29 @@ def fail_late(rank: int, slow: str) -> tuple[str, bool, int]:
 @pytest.mark.parametrize("slow", ["a", "b"])
 def test_a_step_of_which_one_unit_fails_is_not_committed(pool: Pool, slow: str) -> None:
     assert pool.run(2, fail_late, slow) == [("integer division or modulo by zero", False, 0)] * 2
+
+
+def hand_in(rank: int, strategy: str) -> tuple[list[int], list[bool]]:
+    """How many units were started after each of five, tiny ones but for the third; and which results came."""
+    engine = Engine("topk(ratio=0.1)", ranks=(rank,), workers=2, strategy=strategy)
+    session, started, results = Session(engine, dist.group.WORLD, torch.device("cpu"), who="test"), [], []
+    session.begin_step()
+    for number, width in enumerate((40, 50, 2 * TINY // 160, 60, 70)):
+        layout = Layout.of([(f"p{number}", (40, width))])
+        results.append(session.reduce(torch.ones(layout.numel), layout, more=True))
+        started.append(session._launched)
+    session.commit()
+    session.wait()
+    return started, [bool(future.result(0).any()) for future in results]
+
+
+def test_tiny_units_wait_for_the_next_one_and_none_is_left_behind(pool: Pool) -> None:
+    assert pool.run(2, hand_in, "auto") == [([0, 0, 1, 1, 1], [True] * 5)] * 2
+
+
+def test_where_ranks_exchange_in_teams_no_unit_waits_for_another(pool: Pool) -> None:
+    """The teams of one rank differ from those of another: what travels together would not come in one order."""
+    assert pool.run(2, hand_in, "hierarchical(per_node=2)") == [([1, 2, 3, 4, 5], [True] * 5)] * 2
 
 
 def bad_scales(rank: int) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import warnings
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from on_gpu import needs_triton
 
 import gradwire
-from gradwire import checkpoint
+from gradwire import checkpoint, graphs
 from gradwire.collectives import trace
 from gradwire.core.exchange import Payload, Reduction, as_answer, as_batch
 from gradwire.core.layout import Layout
@@ -43,16 +44,16 @@ def answered(program, workers):
         answer = as_answer(request, answers)
 
 
-def train(codec, graphs, *, spoil=None, scales=None, moves=(), between=lambda engine, step: None, **options):
+def train(codec, captured, *, spoil=None, scales=None, moves=(), between=lambda engine, step: None, **options):
     """Results and memories of some steps of one of three workers; and how they were made."""
     from recorded_graphs import finish_step, recorded_graphs
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        engine = Engine(codec, workers=3, graphs=graphs, seed=5, **options)
+        engine = Engine(codec, workers=3, graphs=captured, seed=5, **options)
     x, out = torch.empty(1, LAYOUT.numel), torch.empty(1, LAYOUT.numel)
     seen, kept = [], []
-    with recorded_graphs() if graphs else backend.plain_torch(), torch.no_grad():
+    with recorded_graphs() if captured else backend.plain_torch(), torch.no_grad():
         for step in range(STEPS):
             if step in moves:
                 kept.append(x)  # so that the new one lies elsewhere
@@ -72,7 +73,7 @@ def train(codec, graphs, *, spoil=None, scales=None, moves=(), between=lambda en
 
 def check(codec, **options):
     """Results and memories are the same bits, launched or replayed; how often something was replayed, and why not."""
-    (launched, plain), (replayed, engine) = (train(codec, graphs, **options) for graphs in (False, True))
+    (launched, plain), (replayed, engine) = (train(codec, captured, **options) for captured in (False, True))
     assert len(launched) == len(replayed)
     for one, other in zip(launched, replayed, strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
@@ -91,7 +92,7 @@ def test_replays_give_what_launches_give(options):
 
 def test_a_bad_step_between_replays_leaves_no_trace():
     assert check(**CODEC, spoil=5)["replays"] == REPLAYS
-    assert train(**CODEC, graphs=True, spoil=5)[1].skipped_steps == 1
+    assert train(**CODEC, captured=True, spoil=5)[1].skipped_steps == 1
 
 
 def test_a_new_loss_scale_is_followed():
@@ -139,7 +140,7 @@ def test_what_only_one_step_is_told_is_launched():
 @pytest.mark.parametrize("value", ["off", "on"])
 def test_the_environment_can_switch_graphs_off(monkeypatch, value):
     monkeypatch.setenv("GRADWIRE_GRAPHS", value)
-    assert train(**CODEC, graphs=True)[1].graphs.summary()["replays"] == (0 if value == "off" else REPLAYS)
+    assert train(**CODEC, captured=True)[1].graphs.summary()["replays"] == (0 if value == "off" else REPLAYS)
 
 
 # ---------------------------------------------------------------- programs that cannot be repeated
@@ -218,6 +219,25 @@ def test_what_cannot_be_repeated_is_launched_and_says_why(kind):
     found = check(kind(), memory="none")
     assert found["launched"] == ({} if WHY[kind] is None else {WHY[kind]: 1})
     assert (found["replays"] > 0) == (WHY[kind] is None)
+
+
+def test_tensors_that_go_on_moving_are_captured_no_more():
+    unit = graphs.Unit(captures=[object()] * graphs.MOST)
+    assert unit.attempt(lambda: object()) is None
+    assert (unit.captures, unit.refusal) == ([], "its tensors do not stay where they are")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nobody_looks_for_garbage_while_a_graph_is_captured(enabled):
+    """What CUDA frees for it would end the capture."""
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with graphs._nothing_freed():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 @pytest.mark.parametrize("failures, replays", [(1, REPLAYS - 1), (100, 0)])
