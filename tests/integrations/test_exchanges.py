@@ -10,7 +10,7 @@ from ranks import Pool
 from gradwire.collectives import bundle
 from gradwire.collectives.bundle import SMALL
 from gradwire.collectives.c10d import LARGE_ROW, ProcessGroupDriver
-from gradwire.core.exchange import Gather, Payload, Scatter, Sum
+from gradwire.core.exchange import Gather, Max, Payload, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 
@@ -109,6 +109,19 @@ def test_small_sums_do_not_go_by_the_ring(pool: Pool, workers: int, numel: int, 
         for total, rings in pool.run(workers, sum_up, numel, in_ring, dtype):
             assert total.equal(wanted)
             assert rings == (0 if not numel or (small and not in_ring) else 1)
+
+
+def largest(rank: int, numel: int) -> torch.Tensor:
+    def program():
+        return (yield Max((torch.arange(float(numel)) * (-1.0) ** rank)[None]))
+
+    return ProcessGroupDriver(dist.group.WORLD).run(program())
+
+
+@pytest.mark.parametrize("numel", [7, SMALL])
+def test_a_maximum_is_none_of_sums_however_it_goes(pool: Pool, numel: int) -> None:
+    for found in pool.run(3, largest, numel):
+        assert found.equal(torch.arange(float(numel))[None])
 
 
 def gather_rows(rank: int, width: int) -> torch.Tensor:

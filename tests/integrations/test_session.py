@@ -122,6 +122,16 @@ def test_where_ranks_exchange_in_teams_no_unit_waits_for_another(pool: Pool) -> 
     assert pool.run(2, hand_in, "hierarchical(per_node=2)") == [([1, 2, 3, 4, 5], [True] * 5)] * 2
 
 
+def groups_of_lanes(rank: int) -> tuple[int, bool]:
+    """DDP talks over the group that it was given, in an order of its own."""
+    groups = [lane.group for lane in session_of(rank, "a")._lanes]
+    return len(set(groups)), dist.group.WORLD in groups
+
+
+def test_lanes_have_groups_of_their_own(pool: Pool) -> None:
+    assert pool.run(2, groups_of_lanes) == [(2, False)] * 2
+
+
 def bad_scales(rank: int) -> list[float]:
     session, found = session_of(rank, "a"), []
     for scale, rate in ((8.0, 2.0), (math.inf, 1.0), (math.nan, 1.0), (1.0, 0.0), (4.0, 1.0)):

@@ -21,7 +21,7 @@ from gradwire.kernels.random import uniform
 
 pytestmark = needs_triton
 LAYOUT = Layout.of([("w", (32, 32)), ("b", (24,))])
-OTHER = Layout.of([("b", (24,)), ("w", (32, 32))])
+OTHER = Layout.of([("v", (32, 32)), ("w", (32, 32))])
 STEPS = 7  # the first has no memory; two that are launched, a capture for each buffer of a memory, and two replays
 REPLAYS = STEPS - 3
 
@@ -68,6 +68,7 @@ def train(codec, captured, *, spoil=None, scales=None, moves=(), between=lambda 
             seen.append(out.clone())
             for kind in sorted(engine.store.kinds):
                 seen += [piece.entry.tensor.clone() for piece in engine.store.pieces(kind)]
+            seen += [entry.tensor.clone() for kept in engine.store.named.values() for entry in kept.values()]
     return seen, engine
 
 
@@ -85,7 +86,11 @@ def check(codec, **options):
 CODEC = {"codec": "natural", "memory": "error_feedback"}  # draws random numbers, and keeps an error
 
 
-@pytest.mark.parametrize("options", [CODEC, {"codec": "signum"}, {"codec": "efsignsgd(block=256)"}], ids=str)
+TWO_STREAMS = {"codec": "blockint(bits=4, block=32, rounding='stochastic', rotate=True)"}  # of signs, and to round
+CODECS = [CODEC, TWO_STREAMS, {"codec": "signum"}, {"codec": "efsignsgd(block=256)"}]
+
+
+@pytest.mark.parametrize("options", CODECS, ids=str)
 def test_replays_give_what_launches_give(options):
     assert check(**options) == {"captured": 1, "replays": REPLAYS, "launched": {}}
 
@@ -100,6 +105,18 @@ def test_a_new_loss_scale_is_followed():
     assert check("signum", scales=[4.0] * 5 + [2.0] * 2)["replays"] == 2
 
 
+def test_the_end_of_a_step_follows_the_loss_scale_too():
+    """The memory's units are written there, and the flags of two steps may lie at one place."""
+    from recorded_graphs import recorded_graphs
+
+    engine, flags = Engine("topk", workers=3), (torch.zeros(()),)
+    with recorded_graphs():
+        for scale in (4.0, 4.0, 4.0, 4.0, 2.0, 4.0):
+            engine.begin_step(scale)
+            engine._on_device(flags, [])
+            assert float(engine.kept_scale) == scale
+
+
 def test_gradients_that_move_are_launched():
     assert check(**CODEC, moves=range(STEPS))["replays"] == 0
     assert check(**CODEC, moves=[5])["replays"] == REPLAYS - 2
@@ -112,7 +129,7 @@ def resume(engine, step):
 
 
 def rebuild(engine, step):
-    """A step in which the tensors lie in another order, and their memory moves."""
+    """A step in which a tensor is in another unit, and its memory moves there."""
     if step == 5:
         from recorded_graphs import finish_step
 
@@ -174,9 +191,15 @@ class Varies(Own):
 class Counts(Own):
     def changed(self, x, ctx):
         count = ctx.state.get("count", "w")
-        count = x.new_ones(()) if count is None else count + 1
+        count = x.new_ones(1) if count is None else count + 1
         ctx.state.put("count", "w", count)
         return x * count
+
+
+class Keeps(Own):
+    def changed(self, x, ctx):
+        ctx.state.put("largest", "w", x.amax(1))
+        return x
 
 
 class Waits(Own):
@@ -192,8 +215,8 @@ class Draws(Own):
 class Alternates(Own):
     def reduce(self, x, ctx):
         mean = yield gradwire.Sum(x / ctx.workers)
-        if ctx.rng.step % 2:
-            yield gradwire.Max(x)
+        if ctx.rng.step % 2 == 0:
+            mean = yield gradwire.Max(x)
         return mean, x
 
 
@@ -207,6 +230,7 @@ class Ragged(Own):
 WHY = {
     Own: None,
     Counts: "state outside of slots",
+    Keeps: "state outside of slots",
     Waits: "the host waits for a number",
     Draws: "random numbers are drawn by keys that the host knows",
     Alternates: "it does not exchange the same in each step",
@@ -254,4 +278,4 @@ def test_captures_that_fail_are_tried_again_and_then_no_more(monkeypatch, failur
 
     monkeypatch.setattr(RecordedGraph, "capture_begin", fail)
     assert check(Own(), memory="none")["replays"] == replays
-    assert len(tries) < 10
+    assert replays or len(tries) == graphs.TRIES
