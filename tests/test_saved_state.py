@@ -11,6 +11,7 @@ import torch
 import gradwire
 from gradwire import checkpoint
 from gradwire.core.codec import codecs
+from gradwire.core.slots import Entry, Piece
 from gradwire.engine import Engine
 from gradwire.saved_state import FORMAT_VERSION, READ, sealed
 
@@ -205,6 +206,15 @@ def test_a_skipped_step_does_not_change_the_units():
     cluster.reduce(bad)
     assert cluster.state_dicts()[0]["scale"] == SCALES[0]
     assert cluster.state_dicts()[0]["skipped_steps"] == 1
+
+
+def test_pieces_of_one_parameter_are_saved_as_one_with_zeros_between():
+    pieces = [
+        Piece(row, "a", Entry(torch.tensor(values), start))
+        for row, values, start in ((0, [5.0], 6), (0, [1.0, 2.0], 2), (1, [7.0], 0))
+    ]
+    (kept,) = checkpoint._joined(pieces, 0).values()
+    assert (kept["tensor"].tolist(), kept["start"]) == ([1, 2, 0, 0, 5], 2)
 
 
 def test_an_engine_saves_what_it_belongs_to():

@@ -26,6 +26,8 @@ def test_a_window_by_hand():
     assert window.at(4, 6)[0].tolist() == [12, 13]
     with pytest.raises(IndexError, match="a window of 12 elements ends before element 12"):
         window.at(12, 13)
+    out = Feedback(torch.empty(2, 12), torch.full((2, 12), 100.0)).compensated(window)
+    assert out[0].tolist() == [100 + place for place in places]
     window.write_(-torch.arange(1.0, 13)[None])
     kept = [-1.0 - places.index(i) if i in places else float(i) for i in range(24)]
     assert window.buffer[0].tolist() == kept
