@@ -1,4 +1,4 @@
-"""docs/faults.md: what came of an hour of faults, and of long trainings."""
+"""docs/faults.md: what came of an hour of faults, of long trainings, and of planted bugs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ NAMES = {
     "cut": "a link is cut for less than the time-out",
     "cut_for_long": "a link is cut for longer",
     "tear": "all ranks are killed, and a checkpoint is torn",
+}
+THEMES = {
+    "codecs": "codecs and kernels: what is sent, what comes out, what is claimed",
+    "state": "state of good, skipped and abandoned steps",
+    "units": "units: loss scale, learning rate, what an owner repays",
+    "dtypes": "types of numbers, at the casts",
+    "places": "which elements: off by one, or in another order",
+    "graphs": "CUDA graphs: stale keys, scales and memories",
+    "exchanges": "lanes, strategies, bytes, ranks that stop",
+    "checkpoints": "checkpoints: saved, refused, resumed",
+    "controllers": "controllers",
+    "planner": "the planner's model",
+    "traps": "[traps](traps.md): what is done about each is taken out",
 }
 
 
@@ -62,4 +75,29 @@ def _soak(path: Path, source: Source) -> str:
         "| codec | steps | checks with equal replicas | MB grown after the first fifth | drift: last tenth / first "
         "| noise (p80 - p20) / p50 |\n|---|---|---|---|---|---|\n"
         f"{''.join(rows)}\n{source(path, records[-1])}"
+    )
+
+
+def planted(root: Path, source: Source) -> str:
+    """The newest campaign of planted bugs."""
+    paths = sorted((root / "results").glob("mutants_*.jsonl"))
+    if not paths:
+        return "No campaign is recorded.\n"
+    every = load(paths[-1])
+    records = [r for r in every if r.time == every[-1].time]
+    planted, survivors = (
+        sum(r.outcome["mutants"] for r in records),
+        [s for r in records for s in r.outcome["survivors"]],
+    )
+    rows = [
+        f"| {THEMES[r.what['theme']]} | {r.outcome['mutants']} | {len(r.outcome['caught_by'])} | "
+        f"{r.quantiles.p50:.0f} |\n"
+        for r in records
+    ]
+    left = f" These survived: {'; '.join(survivors)}." if survivors else ""
+    return (
+        f"**{planted} bugs**, {planted - len(survivors)} of them caught, in {records[-1].outcome['seconds'] / 60:.0f} "
+        f"minutes, {records[-1].what['jobs']} at a time.{left}\n\n"
+        "| bugs in | planted | caught | seconds for one, in the median |\n|---|---|---|---|\n"
+        f"{''.join(rows)}\n{source(paths[-1], records[-1])}"
     )

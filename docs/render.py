@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -109,7 +109,7 @@ def makers() -> dict[Path, Callable[[], str]]:
         ROOT / "docs" / "encode.md": encode_page,
         ROOT / "docs" / "autopilot.md": partial(with_block, "autopilot", autopilot.block),
         ROOT / "docs" / "doctor.md": partial(with_block, "doctor", doctor.block),
-        ROOT / "docs" / "faults.md": partial(with_block, "faults", long_runs.block),
+        ROOT / "docs" / "faults.md": partial(with_blocks, "faults", faults=long_runs.block, mutants=long_runs.planted),
         ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",
@@ -281,10 +281,20 @@ def readme() -> str:
     return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
 
 
-def with_block(name: str, block: Callable[[Path, Callable[[Path, Record], str]], str]) -> str:
+Block: TypeAlias = Callable[[Path, Callable[[Path, Record], str]], str]
+
+
+def with_block(name: str, block: Block) -> str:
     """A page that people write, with one part from records."""
-    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    return _filled(text, name, block(ROOT, _source))
+    return with_blocks(name, **{name: block})
+
+
+def with_blocks(page: str, **blocks: Block) -> str:
+    """A page that people write, with parts from records, by the names of their marks."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        text = _filled(text, name, block(ROOT, _source))
+    return text
 
 
 def _filled(text: str, name: str, block: str) -> str:

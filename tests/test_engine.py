@@ -72,6 +72,46 @@ def test_parameters_that_nobody_used_keep_their_memory(strategy):
     torch.testing.assert_close(sent + owed, wanted, rtol=1e-5, atol=1e-4)
 
 
+def test_momenta_of_parameters_that_nobody_used_go_on_and_nothing_of_them_is_sent():
+    """As with a gradient of zeros, but nothing is masked. A gradient in the last elements alone is one."""
+    layout = Layout.of([("a", (40, 40)), ("b", (40, 40))])
+    group = engines(2, "dgc(ratio=0.1, momentum=0.5)", track_unused=True)
+    kept = []
+    for t in range(4):
+        flats = [normal(layout.numel, seed=10 * t + r) for r in range(2)]
+        for x in flats:
+            layout.split(x)[1][: (0, 1500, 1600, 1600)[t]].zero_()
+        (out, *_), _ = step(group, layout, flats)
+        kept.append([[e.store.get(kind, "b").tensor.clone() for kind in ("momentum", "error")] for e in group])
+        assert bool(layout.split(out)[1].any()) == (t < 2)
+    for (momentum, error), after, last in zip(*kept[1:], strict=True):
+        assert torch.equal(after[0], momentum / 2)
+        assert torch.equal(after[1], error + momentum / 2)
+        assert torch.equal(last[0], momentum / 4)
+
+
+@pytest.mark.parametrize("where", ["w", "v", "b"])
+@pytest.mark.parametrize("units", [None, [["w"], ["v", "b"]], [["b"], ["v"], ["w"]]], ids=str)
+def test_a_bad_element_skips_the_whole_step_wherever_it_is(units, where):
+    """In a tensor that is compressed or one that travels as it is, in the first unit or the last."""
+    cluster = gradwire.VirtualCluster(2, "topk(ratio=0.1)", tensors="matrices")
+
+    def grads(t):
+        return {n: [normal(*s, seed=10 * t + r) for r in range(2)] for n, s in shapes.items()}
+
+    shapes = {"w": (40, 40), "v": (50, 30), "b": (60,)}
+    cluster.reduce(grads(0), units=units)
+    before = {n: [kept.clone() for kept in cluster.memory(n)] for n in ("w", "v")}
+    bad = grads(1)
+    bad[where][1].view(-1)[7] = float("nan")
+    cluster.reduce(bad, units=units)
+    assert (cluster.engine.step, cluster.engine.skipped_steps) == (2, 1)
+    for n, kept in before.items():
+        assert all(a.equal(b) for a, b in zip(kept, cluster.memory(n), strict=True))
+    cluster.reduce(grads(2), units=units)
+    assert cluster.engine.skipped_steps == 1
+
+
 def test_a_unit_of_vectors_alone_is_no_matter_where_unused_parameters_are_tracked():
     layout = Layout.of([("b", (64,)), ("c", (7,))])
     flats = [normal(71, seed=r) for r in range(2)]

@@ -11,6 +11,7 @@ import torch
 import gradwire
 from gradwire import checkpoint
 from gradwire.core.codec import codecs
+from gradwire.core.slots import Entry, Piece
 from gradwire.engine import Engine
 from gradwire.saved_state import FORMAT_VERSION, READ, sealed
 
@@ -145,7 +146,14 @@ def test_weights_only_suffices_for_every_codec(codec):
 
 # ---------------------------------------------------------------- units of the loss scale
 
-MEMORIES = ["error_feedback", "momentum_correction(momentum=0.5)"]
+MEMORIES = [
+    {"memory": "error_feedback"},
+    {"memory": "error_feedback(beta=0.5)"},
+    {"memory": "error_feedback(bits=8)"},
+    {"memory": "error_feedback", "strategy": "scatter_reduce_gather"},
+    {"memory": "momentum_correction(momentum=0.5)"},
+    {"memory": "momentum_correction(momentum=0.5, nesterov=True)"},
+]
 SCALES = [1024.0, 1024.0, 256.0, 256.0, 4096.0, 1.0]  # powers of two: nothing rounds
 
 
@@ -158,13 +166,13 @@ def scaled_steps(cluster, steps):
     return found
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("options", MEMORIES, ids=lambda options: "-".join(options.values()))
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5])
-def test_a_loaded_state_keeps_its_units_and_gives_them_up_with_the_next_step(memory, at):
+def test_a_loaded_state_keeps_its_units_and_gives_them_up_with_the_next_step(options, at):
     """Saved under one loss scale and continued under another, it owes what an unscaled run owes."""
-    unscaled = gradwire.VirtualCluster(2, "topk(ratio=0.1)", memory=memory)
+    unscaled = gradwire.VirtualCluster(2, "topk(ratio=0.1)", **options)
     wanted = [unscaled.reduce(gradients(step)) for step in range(len(SCALES))]
-    first, second = (gradwire.VirtualCluster(2, "topk(ratio=0.1)", memory=memory) for _ in range(2))
+    first, second = (gradwire.VirtualCluster(2, "topk(ratio=0.1)", **options) for _ in range(2))
     found = scaled_steps(first, range(at))
     states = first.state_dicts()
     assert states[0]["scale"] == SCALES[at - 1]
@@ -172,6 +180,21 @@ def test_a_loaded_state_keeps_its_units_and_gives_them_up_with_the_next_step(mem
     found += scaled_steps(second, range(at, len(SCALES)))
     for a, b in zip(wanted, found, strict=True):
         assert all(a[name].equal(b[name]) for name in a)
+
+
+def test_what_moves_to_another_owner_changes_its_units_on_the_way():
+    """The units of a step become others when buckets are rebuilt: what an owner owes is then repaid by a worker."""
+
+    def run(scales):
+        cluster, found = gradwire.VirtualCluster(3, "topk(ratio=0.1)", strategy="scatter_reduce_gather"), []
+        for step, units in enumerate([[["a"], ["b"]], [["a"], ["b"]], [["b", "a"]], [["b", "a"]], [["b"], ["a"]]]):
+            cluster.engine.begin_step(scales[step])
+            results = cluster.reduce(gradients(step, 3, scales[step]), units=units)
+            found.append({name: result / scales[step] for name, result in results.items()})
+        return found
+
+    for plain, scaled in zip(run([1.0] * 5), run(SCALES[1:]), strict=True):
+        assert all(plain[name].equal(scaled[name]) for name in plain)
 
 
 def test_a_skipped_step_does_not_change_the_units():
@@ -183,6 +206,15 @@ def test_a_skipped_step_does_not_change_the_units():
     cluster.reduce(bad)
     assert cluster.state_dicts()[0]["scale"] == SCALES[0]
     assert cluster.state_dicts()[0]["skipped_steps"] == 1
+
+
+def test_pieces_of_one_parameter_are_saved_as_one_with_zeros_between():
+    pieces = [
+        Piece(row, "a", Entry(torch.tensor(values), start))
+        for row, values, start in ((0, [5.0], 6), (0, [1.0, 2.0], 2), (1, [7.0], 0))
+    ]
+    (kept,) = checkpoint._joined(pieces, 0).values()
+    assert (kept["tensor"].tolist(), kept["start"]) == ([1, 2, 0, 0, 5], 2)
 
 
 def test_an_engine_saves_what_it_belongs_to():

@@ -1,13 +1,18 @@
-"""docs/traps.md: every trap has a test that is there, and says what a user sees."""
+"""docs/traps.md: every trap has a test that is there, and a planted bug where there is something to take out."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from planted_bugs import MUTANTS
+from planted_bugs.traps import NOT_PLANTED
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -40,3 +45,11 @@ def test_each_trap_has_tests_that_exist(row):
     for file, name in named:
         assert (ROOT / file).is_file(), file
         assert name in functions(file), f"{file} has no {name}"
+
+
+def test_what_is_done_about_each_trap_can_be_taken_out():
+    """By `make mutants`; or there is nothing to take out, or nobody could see it without a GPU, and it says which."""
+    planted = {mutant.trap for mutant in MUTANTS} - {None}
+    assert planted | NOT_PLANTED.keys() == set(range(1, 51))
+    assert not planted & NOT_PLANTED.keys()
+    assert all(why.endswith(".") for why in NOT_PLANTED.values())

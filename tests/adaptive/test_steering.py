@@ -390,6 +390,16 @@ def test_norms_are_those_of_the_workers_own_sums_and_their_mean():
     assert seen.whole_norm == pytest.approx(float(total.norm(dim=1).mean()), rel=1e-5)
 
 
+def test_norms_of_half_precision_do_not_overflow_there():
+    team = Team(2, Script(("none",)))
+    team.step([torch.full((LAYOUT.numel,), 60000.0, dtype=torch.float16)] * 2)
+    team.step([torch.full((LAYOUT.numel,), 60000.0, dtype=torch.float16)] * 2)
+    team.end_epoch()
+    (seen,) = shown(team.engines[0])
+    assert seen.norms["a"] == pytest.approx(2 * 40 * 60000, rel=1e-3)
+    assert seen.deviations["a"] == pytest.approx(0, abs=1e3)
+
+
 def test_every_epoch_is_seen_by_itself():
     team = Team(2, Script(("topk(ratio=0.1)",)))
     for epoch in range(3):

@@ -95,6 +95,13 @@ def test_randomk_includes_every_coordinate_with_probability_k_over_n(numel, rati
     assert (counts / draws - p).abs().max() < 5 * math.sqrt(p * (1 - p) / draws) + 1e-9
 
 
+def test_randomk_lifts_its_values_where_it_shall_be_unbiased():
+    """A quarter of the elements, each four times as large."""
+    out = torch.tensor(only("randomk(ratio=0.25, unbiased=True)", [2.0] * 1000))
+    assert sorted(set(out.tolist())) == [0.0, 8.0]
+    assert out.mean() == 2
+
+
 def test_signsgd_is_a_majority_vote():
     assert only("signsgd", [0.1, -9.0, 3.0], [0.2, -8.0, -1.0], [-7.0, -0.1, 2.0]) == [1.0, -1.0, 1.0]
 
@@ -141,6 +148,13 @@ def test_qsgd_levels_by_hand():
     draws = torch.stack([through("qsgd(levels=2, block=2)", torch.tensor([4.0, 1.0]), s) for s in range(2000)])
     assert set(draws[:, 1].tolist()) == {0.0, 2.0}
     assert (draws[:, 1] == 2).double().mean() == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("spec", ["qsgd", "qsgd(levels=3, block=64, norm='l2')", "qsgd(levels=7, share_norm=True)"])
+def test_qsgd_shows_a_block_that_is_not_a_number(spec):
+    x = normal(2048)
+    x[3] = float("nan")
+    assert bool(through(spec, x).isnan().any())
 
 
 @pytest.mark.parametrize("levels, width", [(1, 2), (3, 3), (7, 4), (127, 8), (128, 9)])

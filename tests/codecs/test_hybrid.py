@@ -229,6 +229,16 @@ def test_qsparse_has_the_support_of_the_plain_sparsifier(support):
     assert codec.payload_bytes(1000) == where + 4 + 4
 
 
+@pytest.mark.parametrize("support", ["topk", "randomk"])
+def test_qsparse_shows_a_bad_element_that_it_does_not_send(support):
+    for place in (0, 500, 999):
+        x = torch.ones(1000)
+        x[place] = float("inf")
+        cluster = gradwire.VirtualCluster(2, f"qsparse(ratio=0.01, support='{support}')")
+        assert bool(cluster.reduce({"w": [torch.ones(1000), x]})["w"].isnan().any())
+        assert cluster.engine.skipped_steps == 1
+
+
 def test_qsparse_hands_the_values_to_the_codec_as_a_vector_of_its_own():
     x, values = normal(1, 500), gradwire.codec("qsgd(levels=3, block=20)")
     y = back(gradwire.codec("qsparse(ratio=0.2, values='qsgd(levels=3, block=20)')"), x)

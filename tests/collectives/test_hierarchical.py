@@ -307,6 +307,16 @@ def test_each_rank_sends_its_part_of_what_a_node_alone_would_send(nodes, per_nod
     assert sum(m.sent_bytes for m in meters[:per_node]) == pytest.approx(alone.sent_bytes, rel=0.05)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_inside_a_node_gradients_travel_in_their_own_type(dtype):
+    """There and back: what the codec makes of a share is float32."""
+    layout = Layout.of([("w", (128, 64)), ("v", (64, 64))])
+    flats = [normal(layout.numel, seed=r).to(dtype) for r in range(4)]
+    results, meters = lockstep.step(engines(2, 2, "topk(ratio=0.1)", tensors="all"), layout, flats)
+    assert {result.dtype for result in results} == {dtype}
+    assert {meter.node_bytes for meter in meters} == {dtype.itemsize * layout.numel}
+
+
 def test_auto_weighs_what_all_ranks_of_a_node_save_together():
     """They share the link; a message costs each of them the same time."""
     unit, share = (Layout.of([("w", (n,))]) for n in (1 << 19, 1 << 16))

@@ -6,7 +6,7 @@ import torch
 
 from gradwire.core.layout import Layout, Segment
 from gradwire.core.slots import Entry, Piece
-from gradwire.core.state import Store, Transaction
+from gradwire.core.state import Store, Transaction, _select
 
 AB = Layout.of([("a", (2, 2)), ("b", (3,))])
 BA = Layout.of([("b", (3,)), ("a", (2, 2))])
@@ -88,6 +88,58 @@ def test_writes_are_seen_after_commit_alone():
     step.commit(TRUE)
     assert flat(store, AB) == [[0] * 7] * 2
     assert step.get("q", "a").tolist() == [1, 1]
+
+
+def test_nothing_of_a_skipped_step_reaches_the_next():
+    """One transaction for both, as a driver may have it that tries again."""
+    store, piece = stored(), Piece(0, "c", Entry(torch.tensor([1.0])))
+    before = flat(store, AB)
+    store.put_piece("owner", piece)
+    step = Transaction(store, 2)
+    step.put_flat("error", AB, torch.zeros(2, 7))
+    step.put("q", "a", torch.ones(2))
+    step.repaid("owner", piece)
+    step.commit(FALSE)
+    step.commit(TRUE)
+    assert flat(store, AB) == before
+    assert store.get("q", "a") is None
+    assert loose(store, "owner") == [(0, "c", 0, [1.0])]
+
+
+def test_where_a_device_decides_a_bad_step_leaves_matrices_as_they_were():
+    """The host does not know whether it was good: what is kept is a choice of numbers, without a wait."""
+    old, new, wide = (Entry(torch.tensor(values)) for values in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0, 7.0]))
+    for kept, written, good, bad in (
+        (old, new, [3.0, 4.0], [1.0, 2.0]),
+        (old, None, [0.0, 0.0], [1.0, 2.0]),  # forgotten: zeros, since something has to be there
+        (None, new, [3.0, 4.0], [0.0, 0.0]),
+        (old, wide, [5.0, 6.0, 7.0], [0.0, 0.0, 0.0]),
+    ):
+        assert _select(TRUE, kept, written).tensor.tolist() == good
+        assert _select(FALSE, kept, written).tensor.tolist() == bad
+    assert _select(TRUE, None, None) is None
+
+
+def test_a_store_that_is_replaced_keeps_nothing_of_its_own():
+    store, other = stored(), Store()
+    store.common("q", FACTORS, HOST, drawn)
+    store.put_piece("owner", Piece(0, "c", Entry(torch.tensor([1.0]))))
+    store.put("alone", "a", Entry(torch.ones(2)))
+    before = store.changes
+    store.replace(other)
+    assert not store.kinds
+    assert not store.named
+    assert store.changes > before
+
+
+def test_what_workers_keep_is_forgotten_and_what_all_have_alike_stays():
+    store = stored()
+    store.common("q", FACTORS, HOST, drawn)
+    store.put_piece("error", Piece(0, "c", Entry(torch.tensor([1.0]))))
+    store.forget_own()
+    assert not store.kinds
+    assert store.pieces("error") == []
+    assert store.get("q", "a").tensor.tolist() == [[9, 9], [9, 9]]
 
 
 def test_a_step_writes_beside_what_is_kept():

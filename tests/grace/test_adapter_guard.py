@@ -61,6 +61,15 @@ def test_a_bad_gradient_is_seen_by_all_and_leaves_nothing_behind(name, bad, unit
     assert same(kept(cluster), kept(straight))
 
 
+@pytest.mark.parametrize("name", CODECS)
+def test_units_of_one_step_share_their_objects(name):
+    """Each tensor is treated by itself, so nothing depends on how they come."""
+    one, two = (gradwire.VirtualCluster(3, CODECS[name]()) for _ in range(2))
+    for step in range(3):
+        assert same(one.reduce(gradients(step)), two.reduce(gradients(step), units=[["b"], ["w"]]))
+    assert same(kept(one), kept(two))
+
+
 def test_a_result_that_overflows_is_not_kept_either():
     class Overflows(Momentum):
         def aggregate(self, tensors):

@@ -268,29 +268,36 @@ def test_what_owners_alone_owe_is_repaid_too(pool: Pool) -> None:
         assert (debts[-1], codec) == (0.0, "none")
 
 
-def use_some(rank: int) -> tuple:
-    """A parameter that nobody uses while a codec repays."""
+def use_some(rank: int, scaled: bool) -> tuple:
+    """A parameter that nobody uses while a codec repays; the loss scale may be another in each step."""
     clock, costs = Clock(), {"none": 1.0, SPARSE: 2.0}
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))  # before the first loss it has no scale that could be set
     shapes = {"a": (41, 53), "c": (37, 67)}
     with lab(clock, (SPARSE,)):
         model = wrap(shapes, find_unused_parameters=True)
-        handle = gradwire.attach(model)
+        handle = gradwire.attach(model, scaler=scaler)
         applied, given = ({n: torch.zeros(s, dtype=torch.float64) for n, s in shapes.items()} for _ in range(2))
         for step in range(70):
+            scale = 2.0 ** (step % 5) if scaled else 1.0
+            scaler.update(scale)
             now = gradients(shapes, rank, step)
             ends = handle._on == SPARSE and handle._watch.steps + 1 == handle.pilot.turn.steps
             if ends or handle._repaying:
                 del now["c"]
-            found = reduced(model, now)
+            found = reduced(model, {name: scale * gradient for name, gradient in now.items()})
             for name in now:
-                applied[name] += found[name]
+                applied[name] += found[name] / scale
                 given[name] += now[name]
             clock.step(handle, costs)
-        return applied, given, owed(handle, shapes), handle.stats()["codec"]
+        kept = float(handle._handles[SPARSE].engine.kept_scale)
+        left = {name: still / kept for name, still in owed(handle, shapes).items()}
+        return applied, given, left, handle.stats()["codec"]
 
 
-def test_a_parameter_that_nobody_uses_keeps_what_it_is_owed(pool: Pool) -> None:
-    results = pool.run(2, use_some)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_parameter_that_nobody_uses_keeps_what_it_is_owed(pool: Pool, scaled: bool) -> None:
+    results = pool.run(2, use_some, scaled)
     assert agree([r[0] for r in results])
     for name in ("a", "c"):
         wanted = sum(r[1][name] for r in results) / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,8 +18,9 @@ import gradwire
 from gradwire.codecs.baseline.none import NoCompression
 from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Payload
+from gradwire.core.layout import Layout
 from gradwire.core.traits import Traits
-from gradwire.integrations.checks import contraction, error_limit, odd_one_out, owed_bound
+from gradwire.integrations.checks import Checks, contraction, error_limit, odd_one_out, owed_bound
 from gradwire.memory.error_feedback import ErrorFeedback
 from gradwire.memory.momentum_correction import MomentumCorrection
 
@@ -88,6 +90,23 @@ def test_training_is_the_same_to_the_last_bit(pool: Pool, codec: str) -> None:
     assert all(seen is None for _, seen in plain)
     assert all(seen["steps"] == 4 for _, seen in checked)
     assert pool.run(2, train_checked, codec, True)[0][1]["steps"] == 1  # every 100 steps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_is_owed_is_compared_in_todays_units_and_in_float32(dtype: torch.dtype) -> None:
+    """The loss scale has doubled since it was kept; the gradient's squares are beyond the range of half precision."""
+    cluster = gradwire.VirtualCluster(1, "topk(ratio=0.5)")
+    gradient = torch.tensor([4000.0, 3000.0], dtype=dtype)
+    cluster.reduce({"w": [gradient]})  # 3000 is left
+    cluster.engine.begin_step(loss_scale=2.0)
+    session: Any = SimpleNamespace(
+        engine=cluster.engine, device=torch.device("cpu"), squares=[None], raise_error=lambda: None
+    )
+    checks = Checks(session, dict, 1)
+    checks.begin()
+    checks.look_at(2 * gradient, Layout.of([("w", (2,))]))
+    checks.finish([("w",)])
+    assert checks.seen["owed"] == pytest.approx(3000 / 5000)
 
 
 # ---------------------------------------------------------------- planted faults

@@ -46,6 +46,7 @@ from gradwire.core.codec import Context, Reduced, codecs
 from gradwire.core.exchange import Payload
 from gradwire.core.random import Random
 from gradwire.integrations import ddp_hook
+from gradwire.memory.base import ERROR
 
 pytestmark = pytest.mark.dist
 MODES = ["overlap", "after_backward"]
@@ -114,6 +115,8 @@ def conserve(rank: int, codec: str, strategy: str, mode: str, options: dict, abs
         for name, gradient in reduced(model, mine).items():
             applied[name] += gradient
         seen.append(buckets(model))
+    names = [piece.name for piece in handle.engine.store.pieces(ERROR)]
+    assert len(names) == len(set(names)), "what is owed by a bucket that was would never be repaid"
     return applied, given, owed(handle, SHAPES), seen
 
 
@@ -238,13 +241,15 @@ MIXED = {"a": torch.bfloat16, "b": torch.bfloat16, "g": torch.float64, "h": torc
 
 
 def reduce_mixed(rank: int, codec: str | None, mode: str) -> list[dict]:
-    model = wrap(dtypes=MIXED)
+    model, handle = wrap(dtypes=MIXED), None
     if codec is not None:
-        gradwire.attach(model, codec, mode=mode)
+        handle = gradwire.attach(model, codec, mode=mode)
     out = []
     for step in range(4):
         given = {n: g.to(MIXED.get(n, torch.float32)) for n, g in gradients(SHAPES, rank, step).items()}
         out.append(reduced(model, given))
+    for unit in handle.state_dict()["plan"] if handle else ():
+        assert len({MIXED.get(name, torch.float32) for name in unit}) == 1, "all would travel as the widest"
     return out
 
 

@@ -10,7 +10,7 @@ from ranks import Pool
 from gradwire.collectives import bundle
 from gradwire.collectives.bundle import SMALL
 from gradwire.collectives.c10d import LARGE_ROW, ProcessGroupDriver
-from gradwire.core.exchange import Gather, Payload, Scatter, Sum
+from gradwire.core.exchange import Gather, Max, Payload, Scatter, Sum
 from gradwire.core.layout import Layout
 from gradwire.engine import Engine
 
@@ -111,6 +111,19 @@ def test_small_sums_do_not_go_by_the_ring(pool: Pool, workers: int, numel: int, 
             assert rings == (0 if not numel or (small and not in_ring) else 1)
 
 
+def largest(rank: int, numel: int) -> torch.Tensor:
+    def program():
+        return (yield Max((torch.arange(float(numel)) * (-1.0) ** rank)[None]))
+
+    return ProcessGroupDriver(dist.group.WORLD).run(program())
+
+
+@pytest.mark.parametrize("numel", [7, SMALL])
+def test_a_maximum_is_none_of_sums_however_it_goes(pool: Pool, numel: int) -> None:
+    for found in pool.run(3, largest, numel):
+        assert found.equal(torch.arange(float(numel))[None])
+
+
 def gather_rows(rank: int, width: int) -> torch.Tensor:
     def program():
         row = (torch.arange(width) * (rank + 1)).to(torch.uint8)
@@ -124,3 +137,19 @@ def test_two_workers_gather_large_rows_in_pairs_and_small_ones_by_gloo(pool: Poo
     wanted = torch.stack([(torch.arange(width) * (rank + 1)).to(torch.uint8) for rank in range(2)])
     for received in pool.run(2, gather_rows, width):
         assert torch.equal(received, wanted)
+
+
+def gather_twice(rank: int) -> list[list[float]]:
+    """Two large gathers in one round: the first and last elements of both answers."""
+
+    def program():
+        rows = [torch.full((1, LARGE_ROW // 4 + 1), 10.0 * n + rank) for n in (1, 2)]
+        return (yield tuple(Gather(Payload(row)) for row in rows))
+
+    return [answer.data[:, 0].tolist() for answer in ProcessGroupDriver(dist.group.WORLD).run(program())]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_large_answers_of_one_program_have_rooms_of_their_own(pool: Pool, workers: int) -> None:
+    wanted = [[10.0 * n + rank for rank in range(workers)] for n in (1, 2)]
+    assert pool.run(workers, gather_twice) == [wanted] * workers

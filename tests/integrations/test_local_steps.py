@@ -153,6 +153,7 @@ def train_normalised(rank: int) -> tuple[Tensor, Tensor, Tensor]:
         nn.functional.cross_entropy(model[2](model[1](model[0](x)).bfloat16()).float(), y).backward()
         optimizer.step()
         local.step()
+    assert [unit.anchor.dtype for unit in local._units] == [torch.float32, torch.bfloat16]
     trained = torch.cat([p.detach().float().flatten() for p in model.parameters() if p.requires_grad])
     return model[1].running_mean, model[0].bias.detach(), trained
 

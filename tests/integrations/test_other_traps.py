@@ -12,7 +12,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import gradwire
+from gradwire.collectives.executor import Executor
+from gradwire.collectives.link import measuring
+from gradwire.conformance import lockstep
 from gradwire.core.codec import codecs
+from gradwire.core.moments import moment, seconds_between
 from gradwire.integrations import fsdp_parts
 from gradwire.tracing import trace
 
@@ -73,22 +77,38 @@ def test_a_module_on_several_meshes_is_refused(pool: Pool) -> None:
 # ---------------------------------------------------------------- a GPU that is there, and not used
 
 
+def watch_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on there is a GPU, and whoever touches it fails."""
+
+    class Touched:
+        def __init__(self, *args: object, **options: object) -> None:
+            raise AssertionError("nobody asked for the GPU")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("synchronize", "current_stream", "current_device", "set_stream", "Event", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, Touched)
+
+
 @pytest.mark.parametrize("codec", ["topk", "powersgd", "qsgd", "efsignsgd", "dgc"])
 def test_a_gpu_in_the_machine_is_left_alone_by_gradients_on_the_cpu(
     monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     """`if torch.cuda.is_available(): torch.cuda.synchronize(x.device)` fails for tensors on the CPU of a GPU host."""
-
-    def touched(*args: object, **options: object) -> None:
-        raise AssertionError("nobody asked for the GPU")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    for name in ("synchronize", "current_stream", "current_device", "Event", "Stream"):
-        monkeypatch.setattr(torch.cuda, name, touched)
+    watch_the_gpu(monkeypatch)
     cluster = gradwire.VirtualCluster(2, codec)
     for _ in range(3):
         cluster.reduce({"w": [torch.randn(64, 64) for _ in range(2)]})
     assert cluster.engine.step == 3
+
+
+def test_lanes_clocks_and_links_of_the_cpu_leave_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_the_gpu(monkeypatch)
+    cpu = torch.device("cpu")
+    lane = Executor("lane", cpu)
+    assert lane.call(lambda: 3) == 3
+    lane.close()
+    assert seconds_between(moment(cpu), moment(cpu)) >= 0
+    assert lockstep.run([measuring(2, cpu) for _ in range(2)])[0].bits_per_second > 0
 
 
 # ---------------------------------------------------------------- bytes

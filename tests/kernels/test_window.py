@@ -15,6 +15,25 @@ def buffer(rows):
     return torch.arange(rows * 24.0).view(rows, 24)
 
 
+def test_a_window_by_hand():
+    """Elements 1 to 3, 6, and 12 to 19 of the buffer, one after the other."""
+    window = Window(buffer(2), SPANS)
+    places = [1, 2, 3, 6, *range(12, 20)]
+    assert window.read()[1].tolist() == [24 + place for place in places]
+    assert window.at(0, 3)[0].tolist() == [1, 2, 3]
+    assert window.at(2, 3)[0].tolist() == [3]
+    assert window.at(3, 4)[0].tolist() == [6]  # the first behind a run
+    assert window.at(4, 6)[0].tolist() == [12, 13]
+    with pytest.raises(IndexError, match="a window of 12 elements ends before element 12"):
+        window.at(12, 13)
+    out = Feedback(torch.empty(2, 12), torch.full((2, 12), 100.0)).compensated(window)
+    assert out[0].tolist() == [100 + place for place in places]
+    window.write_(-torch.arange(1.0, 13)[None])
+    kept = [-1.0 - places.index(i) if i in places else float(i) for i in range(24)]
+    assert window.buffer[0].tolist() == kept
+    assert window.buffer[1, :4].tolist() == [24, -1, -2, -3]
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_reading_is_that_of_the_window(rows):
     window = Window(buffer(rows), SPANS)

@@ -35,6 +35,15 @@ def test_scale_of_the_gradient_carries_over_to_the_memory():
     assert c.reduce(vector(2.0, 3.0))["w"].tolist() == [4.0, 0.0]
 
 
+def test_a_lower_learning_rate_lets_what_is_owed_count_more():
+    """It was to be multiplied by the old rate, and will be by the new one: half of it."""
+    c = gradwire.VirtualCluster(1, "topk(ratio=0.5)")
+    c.engine.begin_step(learning_rate=0.5)
+    c.reduce(vector(1.0, 2.0))
+    c.engine.begin_step(learning_rate=0.25)
+    assert c.reduce(vector(2.0, 3.0))["w"].tolist() == [4.0, 0.0]
+
+
 def test_a_skipped_step_leaves_the_units_of_the_memory_as_they_were():
     """What was kept at a scale of 1 counts double at 2, whatever the scale of a step between them that was skipped."""
     c = gradwire.VirtualCluster(1, "topk(ratio=0.5)")

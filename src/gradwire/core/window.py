@@ -63,11 +63,12 @@ class Window:
 
     def at(self, first: int, last: int) -> Tensor:
         """The elements from `first` on, which lie in one run, as a view: (rows, last - first)."""
+        asked = first
         for low, high in self.spans:
             if first < high - low:
                 return self.buffer[:, low + first : low + last]
             first, last = first - (high - low), last - (high - low)
-        raise IndexError(f"a window of {self.numel} elements ends before element {first}")
+        raise IndexError(f"a window of {self.numel} elements ends before element {asked}")
 
     def read(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The elements as one tensor: a view where they lie together, else a copy. Not to be written to."""

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from leftovers import marked, network, on_time, wait_until_gone
@@ -114,6 +115,21 @@ def test_a_clock_and_the_interfaces_counters_agree_with_the_rate():
     assert 1.02 * size < sent - sent_before < 1.09 * size  # headers, and those of acknowledgements the other way
     assert 1.02 * size < received < 1.09 * size
     assert 0.95 < (end - start) / (8 * 1.046 * size / rate) < 10  # 1.0 on a quiet machine
+
+
+@pytest.mark.parametrize("reached, held", [(1.0, True), (0.86, True), (0.84, False), (1.03, False)])
+def test_a_link_counts_if_one_of_some_tries_reaches_its_rate(monkeypatch, reached, held):
+    """Also without a lab: probes that tell what they shall."""
+    monkeypatch.setattr("gradwire.laboratory.hosts.network.LEAST", 0.85)
+    tries = iter([0.5, 0.5, 2.0, reached])
+    probes = SimpleNamespace(send=lambda flows, seconds: [SimpleNamespace(bits_per_second=next(tries) * 1e8)])
+    asked = Network(2, "100mbit")
+    monkeypatch.setattr("gradwire.laboratory.hosts.network.ATTEMPTS", 4)
+    if held:
+        assert asked._steady(probes, (0, 1), 0.1, True).bits_per_second == reached * 1e8
+        return
+    with pytest.raises(LabFailed, match="from host 0 to host 1 100 Mbit/s were asked for and"):
+        asked._steady(probes, (0, 1), 0.1, True)
 
 
 @needs_lab

@@ -1,0 +1,47 @@
+"""Types of numbers, at the casts: float16, bfloat16, float64, and several in one step."""
+
+from __future__ import annotations
+
+from planted_bugs.mutant import Mutant
+
+DTYPES = [
+    Mutant("dtypes: codecs of bf16 models work in bf16", "core/window.py", "        return x.to(dtype)\n", "        return x\n", "core/test_dtypes.py::test_codecs_see_float32_whatever_the_gradient_is"),
+    Mutant("dtypes: results pass through float16", "core/window.py", "part.copy_(source)", "part.copy_(source.half())", "core/test_dtypes.py::test_what_travels_as_it_is_keeps_its_type_and_its_range"),
+    Mutant("dtypes: a first error is rounded to half precision", "core/window.py", "out.copy_(x)", "out.copy_(x.half())", "memory/test_memories.py::test_momentum_correction_of_everything_is_momentum_sgd"),
+    Mutant("dtypes: a gain is applied in half precision", "core/window.py", "x if self.gain == 1 else x.float() * self.gain", "x if self.gain == 1 else x * self.gain", "core/test_dtypes.py"),
+    Mutant("dtypes: an error is added in the gradient's type", "core/window.py", "torch.add(x, error, out=out)", "out.copy_(x + error.to(x.dtype))", "core/test_dtypes.py adaptive"),
+    Mutant("dtypes: an error of 8 bits is computed in the gradient's type", "memory/error_feedback.py", "(source.rows, source.numel), dtype=torch.float32)", "(source.rows, source.numel))", "core/test_dtypes.py"),
+    Mutant("dtypes: memories are kept in half precision", "core/slots.py", "torch.zeros((len(self.layouts), self.width), device=device)", "torch.zeros((len(self.layouts), self.width), dtype=torch.float16, device=device)", "core/test_dtypes.py memory/test_memories.py"),
+    Mutant("dtypes: memories are kept in bfloat16", "core/slots.py", "torch.zeros((len(self.layouts), self.width), device=device)", "torch.zeros((len(self.layouts), self.width), dtype=torch.bfloat16, device=device)", "core/test_dtypes.py memory/test_memories.py"),
+    Mutant("dtypes: vectors of float64 travel as float32", "engine.py", "plain = read(rest, x.buffer.dtype)", "plain = read(rest)", "core/test_dtypes.py"),
+    Mutant("dtypes: vectors are summed in half precision", "engine.py", "Sum(plain.to(out.dtype) * share)", "Sum(plain.half() * share)", "core/test_dtypes.py"),
+    Mutant("dtypes: momentum of vectors in the gradient's type", "memory/momentum_correction.py", "gradient = mean.float().expand(ctx.state.rows, -1)", "gradient = mean.half().expand(ctx.state.rows, -1)", "core/test_dtypes.py"),
+    Mutant("dtypes: the norm of a clipped gradient overflows", "memory/momentum_correction.py", "dim=1, keepdim=True, dtype=torch.float64)", "dim=1, keepdim=True)", "memory/test_memories.py::test_momentum_correction_clips_the_norm_of_the_unit"),
+    Mutant("dtypes: bf16 by way of fp16", "codecs/baseline/bf16.py", "on_wire(x.to(torch.bfloat16), self.sum)", "on_wire(x.half().to(torch.bfloat16), self.sum)", "codecs/test_examples.py::test_bf16_keeps_the_range_of_float32"),
+    Mutant("dtypes: fp16 by way of bf16", "kernels/cast/reference.py", "return x.to(torch.float16)", "return x.to(torch.bfloat16).to(torch.float16)", "kernels/test_cast.py::test_rounding_is_that_of_torch"),
+    Mutant("dtypes: fp16 is read in another type", "kernels/cast/reference.py", "return x.to(torch.float32)", "return x.to(torch.bfloat16).to(torch.float32)", "kernels/test_cast.py::test_every_half_precision_number_comes_through_exactly"),
+    Mutant("dtypes: an infinity of fp16 is a number", "kernels/cast/reference.py", "return (half.float() * 0).sum()", "return half.float().nan_to_num().mul(0).sum()", "kernels/test_cast.py::test_one_pass_tells_what_is_not_finite"),
+    Mutant("dtypes: on a GPU a share is taken in half precision", "kernels/cast/gpu.py", "(x.to(tl.float32) * share).to(tl.float16)", "(x.to(tl.float16) * share).to(tl.float16)", "kernels/test_gpu_moves.py::test_halves"),
+    Mutant("dtypes: on a GPU a momentum is computed in the gradient's type", "kernels/momentum/gpu.py", "    x = x.to(tl.float32)\n", "    x = x.to(tl.float16)\n", "kernels/test_gpu_moves.py"),
+    Mutant("dtypes: on a GPU gradients of 16 bits are written as float32", "kernels/window/gpu.py", "    values = values.to(x.dtype.element_ty)\n", "    values = values.to(tl.float16)\n", "kernels/test_gpu_moves.py"),
+    Mutant("dtypes: sparse values of 16 bits are read as bf16", "codecs/sparsification/_sparse_payload.py", "torch.float32 if value_bits == 32 else torch.float16)", "torch.float32 if value_bits == 32 else torch.bfloat16)", "codecs/test_sparsification.py"),
+    Mutant("dtypes: own values of 16 bits count as exact", "codecs/sparsification/_sparse_payload.py", "    return values if value_bits == 32 else from_half(to_half(values))\n", "    return values\n", "codecs/test_sparsification.py codecs/test_consensus.py"),
+    Mutant("dtypes: chunks are divided in half precision", "kernels/chunks/reference.py", "found = values.float() / agreed.total", "found = (values / agreed.total.half()).float()", "codecs/test_examples.py::test_topkc_is_as_good_at_any_scale"),
+    Mutant("dtypes: what a chunk contributed is computed in half precision", "kernels/chunks/reference.py", "_placed(mine.float() / agreed.scale,", "_placed((mine / agreed.scale.half()).float(),", "codecs/test_examples.py::test_topkc_is_as_good_at_any_scale"),
+    Mutant("dtypes: energies are compared in bf16", "kernels/chunks/reference.py", "energy = energies.float()\n", "energy = energies.half().float()\n", "codecs/test_examples.py"),
+    Mutant("dtypes: a sum of magnitudes in float32", "codecs/sparsification/wangni.py", "(magnitude.sum(1, keepdim=True, dtype=torch.float64) / budget)", "(magnitude.sum(1, keepdim=True) / budget)", "codecs/test_sparsification.py"),
+    Mutant("dtypes: bases are found in float32", "codecs/lowrank/_components.py", "nan_to_num(0.0).double()", "nan_to_num(0.0).half().float()", "codecs/test_gradiveq.py"),
+    Mutant("dtypes: factors are made orthonormal in half precision", "kernels/factors/reference.py", "exact = [m.double() for m in pieces(flat, shapes)]", "exact = [m.half().double() for m in pieces(flat, shapes)]", "codecs/test_examples.py codecs/test_lowrank.py kernels/test_factors.py"),
+    Mutant("dtypes: a measured error overflows in half precision", "unit.py", "squares = [(mean - exact).float().square(), exact.float().square()]", "squares = [(mean - exact).square(), exact.half().square().float()]", "core/test_dtypes.py test_engine.py"),
+    Mutant("dtypes: a checked gradient overflows in half precision", "integrations/checks.py", "buffer.detach().float().square().sum()", "buffer.detach().square().sum()", "integrations/test_checks.py"),
+    Mutant("dtypes: a controller's norms overflow in half precision", "adaptive/steering.py", "(x.detach().float() / scale)", "(x.detach() / scale)", "adaptive/test_steering.py"),
+    Mutant("dtypes: shares of a node come back in float32", "engine.py", "outs = [mean.new_empty((1, mean.shape[1]), dtype=x.dtype) for mean, _ in means]", "outs = [mean.new_empty((1, mean.shape[1])) for mean, _ in means]", "collectives/test_hierarchical.py"),
+    Mutant("dtypes: local steps mix parameters of two types", "integrations/local_steps.py", "by_dtype.setdefault(parameter.dtype, {})[name] = parameter", "by_dtype.setdefault(torch.float32, {})[name] = parameter", "integrations/test_local_steps.py"),
+    Mutant("dtypes: shards have the type of the parameters", "integrations/fsdp_parts.py", "found: torch.dtype = policy.reduce_dtype or computed", "found: torch.dtype = kept", "integrations/test_fsdp.py"),
+    Mutant("dtypes: signs of 16-bit gradients are lost with the small ones", "core/window.py", "        return x.to(dtype)\n", "        return x.half().to(dtype)\n", "core/test_dtypes.py"),
+    Mutant("dtypes: a mean of two workers has two types", "collectives/bundle.py", "rows = received.contiguous().view(exchange.tensor.dtype)", "rows = received.contiguous().view(exchange.tensor.dtype).float()", "collectives/test_bundle.py"),
+    Mutant("dtypes: a checksum is of numbers, not of bits", "integrations/checks.py", "return _bits(x.contiguous().view(-1)).sum(dtype=torch.int64)", "return x.contiguous().view(-1).sum(dtype=torch.int64)", "integrations/test_checks.py"),
+    Mutant("dtypes: codes of more than 8 bits are cut", "kernels/bitpack/reference.py", "return codes.to(torch.uint8) if width < 8 else codes", "return codes.to(torch.uint8)", "kernels/test_bitpack.py"),
+    Mutant("dtypes: words of numbers are cut", "kernels/fields/reference.py", "codes.to(torch.int32), (0, -numel % count)", "codes.to(torch.int16), (0, -numel % count)", "kernels/test_fields.py"),
+    Mutant("dtypes: tagged values in the wrong type", "kernels/tagged/reference.py", "values = part.view(dtype).float()", "values = part.view(torch.int8).float()", "kernels/test_tagged.py codecs/test_quantization.py::test_inceptionn_by_hand"),
+]  # fmt: skip

@@ -1,0 +1,19 @@
+"""The planner's model, and what it is fitted to."""
+
+from __future__ import annotations
+
+from planted_bugs.mutant import Mutant
+
+PLANNER = [
+    Mutant("planner: the card is not shared in a scatter", "planner/cost.py", "(g - 1) / p * b, g * (scattered(b, p)", "(g - 1) / p * b, (scattered(b, p)", "planner/test_cost.py::test_gpus_of_a_node_share_its_card"),
+    Mutant("planner: a ring's way back costs no latency", "planner/cost.py", 'hops = 2 * (p - 1) if kind == "sum" else p - 1', "hops = p - 1", "planner/test_cost.py::test_four_hosts_with_one_gpu_each"),
+    Mutant("planner: contention where nothing overlaps", "planner/timeline.py", "slower = shared * overlap.network_slowdown if EXCHANGE in kinds else shared", "slower = shared * overlap.network_slowdown", "planner/test_timeline.py::test_an_exchange_slows_backward_only_while_it_lasts"),
+    Mutant("planner: the first bucket is as large as the others", "planner/simulated_buckets.py", "size, limit = 0, first_bytes", "size, limit = 0, cap_bytes", "planner/test_buckets.py::test_as_ddp_fills_them"),
+    Mutant("planner: an all-gather decodes one gradient", "planner/model.py", "ALL_GATHER: (1.0, float(workers))", "ALL_GATHER: (1.0, 1.0)", "planner/test_model.py::test_all_gather_decodes_and_holds_everybody"),
+    Mutant("planner: every micro-batch is exchanged", "planner/model.py", "(accumulate - 1) * work + line.end_seconds", "accumulate * line.end_seconds", "planner/test_model.py::test_accumulation_exchanges_once"),
+    Mutant("planner: a training's bytes count the wrong way round", "planner/clock.py", "there.sent_bytes / sent", "sent / there.sent_bytes", "planner/test_tta.py::test_a_round_sends_what_it_sent_in_the_training"),
+    Mutant("planner: bytes of buckets are held against those of one unit", "planner/clock.py", ", mode=AFTER)", ")", "planner/test_tta.py::test_a_training_that_compressed_the_whole_gradient_is_not_held_against_buckets"),
+    Mutant("planner: every GPU of a node encodes everything", "planner/model.py", "share = 1 / self.cluster.gpus_per_node if", "share = 1.0 if", "planner/test_model.py::test_hierarchical_spares_the_card_and_the_encoder"),
+    Mutant("planner: the slowest rank does not count", "planner/profile.py", "return self.jitter_seconds * latest(ranks)", "return 0.0", "planner/test_calibrate.py::test_the_slowest_rank_counts"),
+    Mutant("planner: laws may be negative", "planner/calibrate.py", "step = max(-x[j], sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j])", "step = sum(row[j] * r for row, r in zip(scaled, left, strict=True)) / norms[j]", "planner/test_calibrate.py::test_least_squares"),
+]  # fmt: skip
