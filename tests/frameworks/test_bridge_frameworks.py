@@ -46,9 +46,11 @@ def test_arrays_change_hands_without_a_copy(pool, framework):
 
 
 @each
-def test_ranks_with_other_shapes_are_told(pool, framework):
-    for found in pool.outcomes(2, steps.of_other_shapes, framework, **LIMIT):
+@both
+def test_ranks_with_other_shapes_are_told(pool, framework, compiled):
+    for found in pool.outcomes(2, steps.of_other_shapes, framework, compiled, **LIMIT):
         assert isinstance(found, Failure)
+        assert "Incompatible" in found.kind + found.message
         assert "gradients ['w'] float32[64, 64]; rank 1 has" in found.message
 
 
