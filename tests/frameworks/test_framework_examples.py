@@ -26,7 +26,7 @@ RUNS = {
     "keras-ncf": (NCF, "train_keras.py", "--backend", "jax", "--model", "ncf"),
 }
 QUICK = ("jax", "tensorflow", "keras-torch")  # to compile
-BESIDE = 0.05  # of what training gains in loss, that a codec may end above or below
+BESIDE = 0.05  # of what training gains in loss, that a codec may end above or below; 0.033 was seen, with NCF
 
 
 class Example:
@@ -56,7 +56,7 @@ def example(request):
 def test_processes_train_as_one_with_the_whole_batch(example, ranks):
     alone, weights, nothing = example.run(ranks=1)
     loss, found, sent = example.run(ranks=ranks)
-    assert (loss, found) == (pytest.approx(alone, rel=1e-3), pytest.approx(weights, rel=1e-4))
+    assert (loss, found) == (pytest.approx(alone, rel=1e-4), pytest.approx(weights, rel=1e-6))
     assert (nothing, sent) == (0, example.bytes_of("none", ranks))
 
 
