@@ -135,6 +135,15 @@ def own_mean(rank, framework):
     return all((out(answer[name]) == out(mean(everyone[name]))).all() for name in SHAPES)
 
 
+def of_listed_rows(rank):
+    """What becomes of rows that TensorFlow lists, one of them twice."""
+    tf = quietly("tensorflow")
+    rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0 + rank]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Bridge("none")([rows])[0].numpy().ravel().tolist()
+
+
 def changing(rank):
     bridge = Bridge("none")
     bridge([numpy.ones((2, 2), "float32")])
