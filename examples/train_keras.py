@@ -26,7 +26,7 @@ def images(folder):
         from gradwire.laboratory.bench.data import cifar
 
         found = cifar.load("cifar10", Path(folder))
-        return [found.train.numpy().astype("float32") / 255], found.train_labels.numpy()
+        return [found.train.numpy().astype("float32") / 64 - 2], found.train_labels.numpy()
     draw = numpy.random.default_rng(0)
     labels = draw.integers(0, 4, 512)
     pixels = 0.3 * draw.standard_normal((512, 12, 12, 3)).astype("float32")
@@ -91,6 +91,7 @@ def main() -> None:
     options.add_argument("--data-dir", default=None, help="folder of CIFAR-10 or MovieLens-1M; drawn data without it")
     options.add_argument("--examples", type=int, default=None, help="the first N only")
     options.add_argument("--epochs", type=int, default=8)
+    options.add_argument("--seed", type=int, default=0, help="of the first weights")
     options.add_argument("--folder", default=None, help="go on from the checkpoint in it, if there is one, and save")
     told = options.parse_args()
     os.environ["KERAS_BACKEND"] = told.backend  # before Keras is loaded
@@ -107,10 +108,11 @@ def main() -> None:
     if told.folder and file.exists():
         model = keras.models.load_model(file)
     else:
-        keras.utils.set_random_seed(rank)  # each rank begins with weights of its own: they are made rank 0's
+        keras.utils.set_random_seed(1000 * told.seed + rank)  # each rank's own weights: they are made rank 0's
         model = (convolutional if told.model == "conv" else collaborative)(keras, x)
         if told.model == "conv":
-            optimizer, loss = keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         else:
             optimizer, loss = keras.optimizers.Adam(0.01), keras.losses.BinaryCrossentropy(from_logits=True)
         model.compile(optimizer, loss)

@@ -117,9 +117,11 @@ def dying(rank, framework, compiled):
         out(reduce(tree_of(lambda name, step=step: into(given(rank, step, name))))["a"])
 
 
-def of_other_shapes(rank, framework):
-    into, _ = of_framework(framework)
-    Bridge("topk(ratio=0.1)")({"w": into(numpy.ones((64, 64 + rank), "float32"))})
+def of_other_shapes(rank, framework, compiled=False):
+    into, out = of_framework(framework)
+    bridge = Bridge("topk(ratio=0.1)")
+    reduce = compiled_by(framework, bridge) if compiled else bridge
+    out(reduce({"w": into(numpy.ones((64, 64 + rank), "float32"))})["w"])
 
 
 def own_mean(rank, framework):
@@ -128,8 +130,18 @@ def own_mean(rank, framework):
     module = quietly(framework)
     answer = flat(Bridge("none")(tree_of(lambda name: into(given(rank, 0, name)))))
     everyone = {name: [into(given(r, 0, name)) for r in range(2)] for name in SHAPES}
-    mean = (lambda x: module.numpy.stack(x).mean(0)) if framework == "jax" else lambda x: module.reduce_mean(x, 0)
+    stack = module.numpy.stack if framework == "jax" else module.stack
+    mean = (lambda x: module.reduce_mean(x, 0)) if framework == "tensorflow" else lambda x: stack(x).mean(0)
     return all((out(answer[name]) == out(mean(everyone[name]))).all() for name in SHAPES)
+
+
+def of_listed_rows(rank):
+    """What becomes of rows that TensorFlow lists, one of them twice."""
+    tf = quietly("tensorflow")
+    rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0 + rank]]), tf.constant([2, 0, 2]), tf.constant([3, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Bridge("none")([rows])[0].numpy().ravel().tolist()
 
 
 def changing(rank):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -30,8 +32,14 @@ def alone():
 
 
 @each
-def test_same_results_as_virtual_workers(pool, framework):
-    check(pool, framework, 2, channels_last=False)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_same_results_as_virtual_workers(pool, framework, workers):
+    check(pool, framework, workers, channels_last=False)
+
+
+@each
+def test_none_is_the_mean_that_the_framework_takes(pool, framework):
+    assert pool.run(2, steps.own_mean, framework) == [True, True]
 
 
 @each
@@ -54,8 +62,9 @@ def test_results_stay_and_gradients_are_not_overwritten(pool):
     assert pool.run(2, steps.untouched) == [True, True]
 
 
-def test_ranks_with_other_shapes_are_told(pool):
-    for found in pool.outcomes(2, steps.of_other_shapes, "numpy"):
+@each
+def test_ranks_with_other_shapes_are_told(pool, framework):
+    for found in pool.outcomes(2, steps.of_other_shapes, framework):
         assert isinstance(found, Failure)
         assert found.kind == "Incompatible"
         assert "Bridge: the ranks disagree. Rank 0 has codec topk(ratio=0.1)" in found.message
@@ -68,8 +77,9 @@ def test_gradients_that_change_are_refused(pool):
         assert found.message.startswith("Bridge: the gradients were [0] float32[2, 2], and are now [0] float32[3, 2].")
 
 
-def test_a_dead_rank_ends_the_others(pool):
-    survivor, dead = pool.outcomes(2, steps.dying, "numpy", False)
+@each
+def test_a_dead_rank_ends_the_others(pool, framework):
+    survivor, dead = pool.outcomes(2, steps.dying, framework, False)
     assert (survivor.kind, dead.kind) == ("ExchangeFailed", "Died")
 
 
@@ -122,3 +132,29 @@ def test_a_missing_extra_is_named(monkeypatch, module, extra):
     with pytest.raises(gradwire.MissingExtra) as caught:
         needed(module)
     assert str(caught.value) == f"gradwire: {module} is not installed; run: pip install 'gradwire[{extra}]'"
+
+
+# Where they are installed, they are hidden.
+WITHOUT = """
+import importlib, sys
+sys.modules.update(dict.fromkeys(("jax", "optax", "keras", "tensorflow")))
+import gradwire
+from gradwire.frameworks import keras, optax_bridge
+for call in (
+    lambda: importlib.import_module("gradwire.frameworks.jax_codecs"),
+    lambda: optax_bridge.through(None),
+    lambda: keras.distribute(None, "topk"),
+    lambda: keras.average_metrics(None),
+):
+    try:
+        call()
+    except gradwire.MissingExtra as problem:
+        print(problem)
+"""
+
+
+def test_modules_without_their_extra_say_what_to_install():
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=200, check=True)
+    packages = (("jax", "jax"), ("optax", "jax"), ("keras", "keras"), ("keras", "keras"))
+    wanted = [f"gradwire: {name} is not installed; run: pip install 'gradwire[{extra}]'" for name, extra in packages]
+    assert done.stdout.splitlines() == wanted

@@ -29,6 +29,12 @@ def test_none_is_the_mean_that_the_framework_takes(pool, framework):
     assert pool.run(2, steps.own_mean, framework, **LIMIT) == [True, True]
 
 
+@pytest.mark.parametrize("ranks, wanted", [(1, [2.0, 0.0, 5.0]), (2, [2.0, 0.0, 5.5])])
+def test_rows_that_tensorflow_lists_become_an_array(pool, ranks, wanted):
+    """Of one rank, too: Keras' Adam would square a row that is listed twice in parts, and train otherwise."""
+    assert pool.run(ranks, steps.of_listed_rows, **LIMIT) == [wanted] * ranks
+
+
 @each
 def test_a_resumed_bridge_goes_on_bit_for_bit(pool, framework, tmp_path):
     assert pool.run(2, steps.resumed, framework, str(tmp_path), **LIMIT) == [True, True]
@@ -46,9 +52,11 @@ def test_arrays_change_hands_without_a_copy(pool, framework):
 
 
 @each
-def test_ranks_with_other_shapes_are_told(pool, framework):
-    for found in pool.outcomes(2, steps.of_other_shapes, framework, **LIMIT):
+@both
+def test_ranks_with_other_shapes_are_told(pool, framework, compiled):
+    for found in pool.outcomes(2, steps.of_other_shapes, framework, compiled, **LIMIT):
         assert isinstance(found, Failure)
+        assert "Incompatible" in found.kind + found.message
         assert "gradients ['w'] float32[64, 64]; rank 1 has" in found.message
 
 

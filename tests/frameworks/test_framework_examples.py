@@ -22,11 +22,13 @@ NCF = ((100, 16), (200, 16), (32, 32), (32,), (48, 1), (1,))
 RUNS = {
     "jax": (DENSE, "train_jax.py"),
     "tensorflow": (DENSE, "train_tensorflow.py"),
-    **{f"keras-{b}": (CONV, "train_keras.py", "--backend", b) for b in ("torch", "jax", "tensorflow")},
-    "keras-ncf": (NCF, "train_keras.py", "--backend", "jax", "--model", "ncf"),
+    **{f"keras-{b}": (CONV, "train_keras.py", "--backend", b, "--epochs", "5") for b in ("torch", "jax", "tensorflow")},
+    "keras-ncf": (NCF, "train_keras.py", "--backend", "tensorflow", "--model", "ncf"),
 }
 QUICK = ("jax", "tensorflow", "keras-torch")  # to compile
-BESIDE = 0.05  # of what training gains in loss, that a codec may end above or below
+# of what training gains in loss, that a codec may end above or below: 0.005 was seen, and 0.063 with NCF, where
+# memorising pairs goes on after the last epoch
+BESIDE = {CONV: 0.02, DENSE: 0.02, NCF: 0.15}
 
 
 class Example:
@@ -56,7 +58,7 @@ def example(request):
 def test_processes_train_as_one_with_the_whole_batch(example, ranks):
     alone, weights, nothing = example.run(ranks=1)
     loss, found, sent = example.run(ranks=ranks)
-    assert (loss, found) == (pytest.approx(alone, rel=1e-3), pytest.approx(weights, rel=1e-4))
+    assert (loss, found) == (pytest.approx(alone, rel=1e-4, abs=2e-6), pytest.approx(weights, rel=1e-6))
     assert (nothing, sent) == (0, example.bytes_of("none", ranks))
 
 
@@ -66,15 +68,15 @@ def test_codecs_stay_beside_it_and_send_what_was_traced(example, codec):
     assert alone < 0.7 * start
     for ranks in (2, 4) if example.name in QUICK else (2,):
         loss, _, sent = example.run(ranks=ranks, codec=codec)
-        assert abs(loss - alone) < BESIDE * (start - alone)
+        assert abs(loss - alone) < BESIDE[example.shapes] * (start - alone)
         assert sent == example.bytes_of(codec, ranks) < 0.65 * example.bytes_of("none", ranks)
 
 
-@pytest.mark.parametrize("example", [n for n in RUNS if RUNS[n][0] is CONV], indirect=True)
+@pytest.mark.parametrize("example", [n for n in RUNS if RUNS[n][0] is not DENSE], indirect=True)
 def test_not_everything_stays_beside_it(example):
     """Signs alone, at a rate that was chosen for gradients, end elsewhere."""
     start, alone = (example.run(*options, ranks=1)[0] for options in (("--epochs", "0"), ()))
-    assert abs(example.run(ranks=2, codec="signsgd")[0] - alone) > BESIDE * (start - alone)
+    assert abs(example.run(ranks=2, codec="signsgd")[0] - alone) > BESIDE[example.shapes] * (start - alone)
 
 
 @pytest.mark.parametrize("example", [n for n in RUNS if RUNS[n][0] is CONV], indirect=True)

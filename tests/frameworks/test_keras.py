@@ -1,4 +1,4 @@
-"""`distribute` on the three back ends of Keras: against virtual workers, scaled losses, metrics, what is refused."""
+"""`distribute` on the three back ends of Keras: against virtual workers, scaled losses, metrics, faults, refusals."""
 
 from __future__ import annotations
 
@@ -14,16 +14,35 @@ LIMIT = {"timeout": 120.0, "deadline": 240.0}  # TensorFlow takes its time to lo
 
 
 @pytest.fixture(scope="module", params=["torch", "jax", "tensorflow"])
-def ranks(request):
-    """Runs jobs on two ranks of their own: a process has one back end."""
+def pool_of(kernels, request):
+    """Two ranks of their own: a process has one back end; and that."""
     pool = Pool(2)
-    yield lambda job, world=2: pool.run(world, job, request.param, **LIMIT)
+    yield pool, request.param
     pool.stop()
 
 
-def test_fit_gives_what_virtual_workers_give(ranks):
+@pytest.fixture
+def ranks(pool_of):
+    """Runs jobs, which must succeed."""
+    pool, backend = pool_of
+    return lambda job, *options, world=2: pool.run(world, job, backend, *options, **LIMIT)
+
+
+@pytest.fixture
+def outcomes(pool_of):
+    """Runs jobs, which may fail; nobody waits until the time of the process group is up."""
+    pool, backend = pool_of
+    return lambda job: pool.outcomes(2, job, backend, timeout=900.0, deadline=240.0)
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
+def test_fit_gives_what_virtual_workers_give(ranks, eager):
     names = {name: f"[{place}]" for place, name in enumerate(SHAPES)}
-    agree(ranks(keras_jobs.fitted), channels_last=True, names=names)
+    agree(ranks(keras_jobs.fitted, eager), channels_last=True, names=names)
+
+
+def test_none_is_the_mean_that_keras_takes(ranks):
+    assert ranks(keras_jobs.own_mean) == [True, True]
 
 
 def test_models_begin_alike_and_the_optimizer_takes_the_mean(ranks):
@@ -62,3 +81,16 @@ def test_what_cannot_be_distributed_is_refused(ranks):
     )
     for sentence, beginning in zip(found, beginnings, strict=True):
         assert sentence.startswith(beginning)
+
+
+def test_ranks_with_other_models_are_told(outcomes):
+    for found in outcomes(keras_jobs.of_other_shapes):
+        assert found.kind == "Incompatible"
+        assert found.message.startswith("broadcast: the ranks disagree. Rank 0 has arrays [0] float32[40, 32]")
+        assert "; rank 1 has arrays [0] float32[40, 33]" in found.message
+
+
+def test_a_dead_rank_ends_the_others(outcomes):
+    survivor, dead = outcomes(keras_jobs.dying)
+    assert dead.kind == "Died"
+    assert "ExchangeFailed" in survivor.kind + survivor.message

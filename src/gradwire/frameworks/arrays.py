@@ -112,7 +112,7 @@ class TensorFlow(Framework):
         return needed("tensorflow").experimental.dlpack.from_dlpack(aligned.__dlpack__())
 
     def dense(self, array: Any) -> Any:
-        """Embeddings give rows and their numbers."""
+        """Embeddings give rows and their numbers, a row as often as it was looked up."""
         return needed("tensorflow").convert_to_tensor(array)
 
     def is_traced(self, array: Any) -> bool:

@@ -135,7 +135,7 @@ class Bridge:
             raise ConfigError(f"Bridge: memory {memory!r} follows the learning rate; pass learning_rate=...")
         tree = Tree.of(gradients, "Bridge")
         if self.size == 1:
-            return gradients
+            return tree.build(tree.arrays)  # rows that TensorFlow lists become arrays, as with more ranks
 
         count, framework = len(tree.arrays), tree.framework
         arrays = [*tree.arrays] if isinstance(loss_scale, int | float) else [*tree.arrays, loss_scale]
