@@ -21,17 +21,18 @@ def normal(*shape, seed=0):
 
 
 def test_vectors_and_tiny_tensors_travel_as_they_are():
-    """Exact means for the bias and the small matrix; bytes: their floats beside the codec's payload."""
-    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("tiny", (10, 10)), ("v", (33, 40))])
+    """Exact means for the biases and the small matrix; bytes: their floats beside the codec's payload."""
+    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("tiny", (10, 10)), ("v", (33, 40)), ("long", (2000,))])
     flats = [normal(layout.numel, seed=r) for r in range(3)]
     (out, *_), meters = step(engines(3, "topk(ratio=0.1)"), layout, flats)
     exact = torch.stack(flats).mean(0)
     parts, wanted = layout.split(out), layout.split(exact)
     torch.testing.assert_close(parts[1], wanted[1])
     torch.testing.assert_close(parts[2], wanted[2])
+    torch.testing.assert_close(parts[4], wanted[4])
     assert 0 < int((parts[0] != 0).sum()) < 64 * 32 // 2
     picked = 64 * 32 + 33 * 40
-    assert meters[0].payload_bytes == 4 * 164 + gradwire.codec("topk(ratio=0.1)").payload_bytes(picked)
+    assert meters[0].payload_bytes == 4 * 2164 + gradwire.codec("topk(ratio=0.1)").payload_bytes(picked)
     assert meters[0].exchanges == 2
 
 
