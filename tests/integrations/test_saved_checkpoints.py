@@ -70,10 +70,10 @@ KINDS = ["topk", "autopilot", "controller", "momentum", "measured", "powersgd", 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_state_is_plain_and_no_key_of_it_can_be_missing(pool: Pool, kind: str) -> None:
     world = 4 if kind == REPLICAS else 2
-    for lost, same, step, again in pool.run(world, save_and_lose, kind):
+    for lost, whole, step, again in pool.run(world, save_and_lose, kind):
         for key, told in lost.items():
             assert f"has no {key!r}: it was cut short" in told
-        assert same
+        assert whole
         assert step == again
 
 
