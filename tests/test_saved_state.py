@@ -144,6 +144,20 @@ def test_weights_only_suffices_for_every_codec(codec):
         assert back["outline"] == state["outline"] == sealed(back)["outline"]
 
 
+def test_a_resumed_run_draws_and_counts_as_the_saved_one():
+    """Attached with another seed: that of the state is what the ranks have agreed on."""
+    whole, resumed = gradwire.VirtualCluster(2, "qsgd", seed=3), gradwire.VirtualCluster(2, "qsgd", seed=4)
+    whole.reduce(gradients(0))
+    bad = gradients(1)
+    bad["a"][1][2, 3] = torch.nan
+    whole.reduce(bad)
+    resumed.load_state_dicts(whole.state_dicts())
+    assert (resumed.engine.step, resumed.engine.skipped_steps) == (2, 1)
+    for step in (2, 3):
+        a, b = whole.reduce(gradients(step)), resumed.reduce(gradients(step))
+        assert all(a[name].equal(b[name]) for name in a)
+
+
 # ---------------------------------------------------------------- units of the loss scale
 
 MEMORIES = [
