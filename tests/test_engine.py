@@ -133,6 +133,21 @@ def test_measured_error_is_the_error():
     assert meters[0].sent_bytes - later[0].sent_bytes == 4096 * 4
 
 
+def test_measured_errors_are_those_of_all_units_and_steps():
+    cluster, squares = gradwire.VirtualCluster(2, "qsgd(levels=1)", nmse_every=1), torch.zeros(2)
+    for t in range(2):
+        grads = {
+            n: [(1 + 9 * i) * normal(40, 40, seed=4 * t + 2 * i + r) for r in range(2)] for i, n in enumerate("ab")
+        }
+        out = cluster.reduce(grads, units=[["a"], ["b"]])
+        for name, both in grads.items():
+            exact = torch.stack(both).mean(0)
+            squares += torch.stack([(out[name] - exact).square().sum(), exact.square().sum()])
+        assert cluster.nmse() == pytest.approx(float(squares[0] / squares[1]), rel=1e-4)
+    assert cluster.nmse(forget=True) is not None
+    assert cluster.nmse() is None
+
+
 @pytest.mark.parametrize(
     "tensor, message",
     [
