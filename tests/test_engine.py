@@ -21,17 +21,18 @@ def normal(*shape, seed=0):
 
 
 def test_vectors_and_tiny_tensors_travel_as_they_are():
-    """Exact means for the bias and the small matrix; bytes: their floats beside the codec's payload."""
-    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("tiny", (10, 10)), ("v", (33, 40))])
+    """Exact means for the biases and the small matrix; bytes: their floats beside the codec's payload."""
+    layout = Layout.of([("w", (64, 32)), ("b", (64,)), ("tiny", (10, 10)), ("v", (33, 40)), ("long", (2000,))])
     flats = [normal(layout.numel, seed=r) for r in range(3)]
     (out, *_), meters = step(engines(3, "topk(ratio=0.1)"), layout, flats)
     exact = torch.stack(flats).mean(0)
     parts, wanted = layout.split(out), layout.split(exact)
     torch.testing.assert_close(parts[1], wanted[1])
     torch.testing.assert_close(parts[2], wanted[2])
+    torch.testing.assert_close(parts[4], wanted[4])
     assert 0 < int((parts[0] != 0).sum()) < 64 * 32 // 2
     picked = 64 * 32 + 33 * 40
-    assert meters[0].payload_bytes == 4 * 164 + gradwire.codec("topk(ratio=0.1)").payload_bytes(picked)
+    assert meters[0].payload_bytes == 4 * 2164 + gradwire.codec("topk(ratio=0.1)").payload_bytes(picked)
     assert meters[0].exchanges == 2
 
 
@@ -130,6 +131,21 @@ def test_measured_error_is_the_error():
     _, later = step(group, layout, flats)
     assert group[0].nmse() == pytest.approx(first, rel=1e-4)  # not measured in every second step
     assert meters[0].sent_bytes - later[0].sent_bytes == 4096 * 4
+
+
+def test_measured_errors_are_those_of_all_units_and_steps():
+    cluster, squares = gradwire.VirtualCluster(2, "qsgd(levels=1)", nmse_every=1), torch.zeros(2)
+    for t in range(2):
+        grads = {
+            n: [(1 + 9 * i) * normal(40, 40, seed=4 * t + 2 * i + r) for r in range(2)] for i, n in enumerate("ab")
+        }
+        out = cluster.reduce(grads, units=[["a"], ["b"]])
+        for name, both in grads.items():
+            exact = torch.stack(both).mean(0)
+            squares += torch.stack([(out[name] - exact).square().sum(), exact.square().sum()])
+        assert cluster.nmse() == pytest.approx(float(squares[0] / squares[1]), rel=1e-4)
+    assert cluster.nmse(forget=True) is not None
+    assert cluster.nmse() is None
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,17 @@ def test_no_part_of_a_state_can_be_missing(name):
         assert wanted in told, path
 
 
+@pytest.mark.parametrize("name", SET_UPS)
+def test_a_saved_state_stays_as_it_is_while_training_goes_on(name):
+    """Memories and factors alternate between two buffers: what is a view of one is overwritten in the second step."""
+    cluster = trained(**SET_UPS[name])
+    states = cluster.state_dicts()
+    before = copy.deepcopy(states)
+    for step in range(2, 5):
+        cluster.reduce(gradients(step))
+    assert str(states) == str(before)
+
+
 def test_what_is_missing_or_too_much_is_named():
     first, second = trained().state_dicts()
     assert (
@@ -142,6 +153,20 @@ def test_weights_only_suffices_for_every_codec(codec):
         file.seek(0)
         back = torch.load(file, weights_only=True)
         assert back["outline"] == state["outline"] == sealed(back)["outline"]
+
+
+def test_a_resumed_run_draws_and_counts_as_the_saved_one():
+    """Attached with another seed: that of the state is what the ranks have agreed on."""
+    whole, resumed = gradwire.VirtualCluster(2, "qsgd", seed=3), gradwire.VirtualCluster(2, "qsgd", seed=4)
+    whole.reduce(gradients(0))
+    bad = gradients(1)
+    bad["a"][1][2, 3] = torch.nan
+    whole.reduce(bad)
+    resumed.load_state_dicts(whole.state_dicts())
+    assert (resumed.engine.step, resumed.engine.skipped_steps) == (2, 1)
+    for step in (2, 3):
+        a, b = whole.reduce(gradients(step)), resumed.reduce(gradients(step))
+        assert all(a[name].equal(b[name]) for name in a)
 
 
 # ---------------------------------------------------------------- units of the loss scale
@@ -215,6 +240,21 @@ def test_pieces_of_one_parameter_are_saved_as_one_with_zeros_between():
     ]
     (kept,) = checkpoint._joined(pieces, 0).values()
     assert (kept["tensor"].tolist(), kept["start"]) == ([1, 2, 0, 0, 5], 2)
+
+
+def test_what_owners_alone_owe_goes_to_one_worker_of_another_number():
+    """It counts fully in the mean, so each other worker that had it would repay it once more."""
+    options = {"codec": "qsgd", "strategy": "scatter_reduce_gather(owner_memory=True)"}
+    states = trained(**options).state_dicts()
+    first, other = (checkpoint.averaged(states, which)["state"] for which in (True, False))
+    for name, shape in SHAPES.items():
+        pieces = [state["state"]["owner_error"].get(name) for state in states]
+        total = torch.zeros(shape).view(-1)
+        for piece in filter(None, pieces):
+            total[piece["start"] : piece["start"] + piece["tensor"].numel()] += piece["tensor"].view(-1)
+        assert first["owner_error"][name]["tensor"].equal(total)
+        assert bool(total.any())
+    assert not other
 
 
 def test_an_engine_saves_what_it_belongs_to():

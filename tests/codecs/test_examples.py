@@ -35,6 +35,8 @@ def test_fp16_rounds_to_eleven_bits_and_takes_the_mean_before_the_cast():
     assert only("fp16", [1 + 2.0**-11], [1 + 2.0**-11]) == [1.0]
     assert only("fp16", [1 + 2.0**-10], [1 + 2.0**-10]) == [1 + 2.0**-10]
     assert only("fp16", [49_152.0], [49_152.0], [49_152.0], [49_152.0]) == [49_152.0]  # the sum would overflow
+    assert only("fp16", [1e5], [0.0]) == [pytest.approx(5e4, rel=2**-11)]  # and so would one worker's element
+    assert only("fp16(scale=2)", [5e4], [0.0]) == [pytest.approx(2.5e4, rel=2**-11)]
     assert only("fp16", [1e-8]) == [0.0]
     assert only("fp16(scale=65536)", [1e-8])[0] == pytest.approx(1e-8, rel=1e-3)
 

@@ -62,6 +62,17 @@ def test_powersgd_by_hand():
     assert c.engine.store.get("q", "w").tensor.abs().tolist() == [[pytest.approx(5.0)], [pytest.approx(2.2)]]
 
 
+@pytest.mark.parametrize("names", ["abc", "cba", "bac"])
+def test_powersgd_finds_each_matrix_in_its_place_whatever_their_sizes(names):
+    shapes = {"a": (24, 30), "b": (64, 40), "c": (24, 36)}
+    given = {n: normal(shapes[n][0], 1, seed=i) @ normal(1, shapes[n][1], seed=9 + i) for i, n in enumerate(names)}
+    cluster = gradwire.VirtualCluster(2, "powersgd(rank=2)", memory="none")
+    for _ in range(2):
+        out = cluster.reduce({name: [matrix] * 2 for name, matrix in given.items()})
+    for name, matrix in given.items():
+        torch.testing.assert_close(out[name], matrix, rtol=1e-3, atol=1e-4)
+
+
 def test_powersgd_each_iteration_comes_nearer():
     x = spectral(50, 60, SLOW)
     best = float(SLOW[3:].norm() / SLOW.norm())

@@ -66,6 +66,19 @@ def test_the_owners_memory_makes_up_for_the_second_loss():
     assert totals[True] < 0.2 * totals[False]
 
 
+def test_an_owner_keeps_nothing_of_what_lies_behind_the_end():
+    """Signs have no zero, so padding would seem to owe something, and count in the scale of its block."""
+    cluster = gradwire.VirtualCluster(3, "efsignsgd(block=64)", strategy="scatter_reduce_gather")
+    for step in range(3):
+        cluster.reduce({"w": [normal(1001, seed=3 * step + worker) for worker in range(3)]})
+    (slot,) = cluster.engine.store._slots["owner_error"].values()
+    lengths = [layout.numel for layout in slot.layouts]
+    assert sum(lengths) == 1001 < 3 * slot.width
+    for kept, length in zip(slot.current, lengths, strict=True):
+        assert bool(kept[:length].any())
+        assert not kept[length:].any()
+
+
 def test_auto_weighs_bytes_saved_against_one_more_message():
     sign, n = gradwire.codec("efsignsgd"), 8
     assert choose(sign, None, 10_000, n) == AllGather()

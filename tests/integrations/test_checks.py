@@ -20,7 +20,7 @@ from gradwire.core.errors import ConfigError
 from gradwire.core.exchange import Payload
 from gradwire.core.layout import Layout
 from gradwire.core.traits import Traits
-from gradwire.integrations.checks import Checks, contraction, error_limit, odd_one_out, owed_bound
+from gradwire.integrations.checks import Checks, _holder, contraction, error_limit, odd_one_out, owed_bound
 from gradwire.memory.error_feedback import ErrorFeedback
 from gradwire.memory.momentum_correction import MomentumCorrection
 
@@ -90,6 +90,11 @@ def test_training_is_the_same_to_the_last_bit(pool: Pool, codec: str) -> None:
     assert all(seen is None for _, seen in plain)
     assert all(seen["steps"] == 4 for _, seen in checked)
     assert pool.run(2, train_checked, codec, True)[0][1]["steps"] == 1  # every 100 steps
+
+
+def test_the_tensor_that_holds_an_element_is_named() -> None:
+    layout = Layout.of([("a", (3,)), ("b", (2, 1))])
+    assert [_holder(layout, position) for position in range(6)] == ["a", "a", "a", "b", "b", "padding"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from given import SHAPES, agree, gradients, kept, message, network, owed, reduced, same, train, weights, wrap
+from given import SHAPES, agree, buckets, gradients, kept, message, network, owed, reduced, same, train, weights, wrap
 from ranks import Pool
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -118,6 +118,47 @@ def test_a_run_saved_after_its_first_steps_is_resumed_exactly(pool: Pool, tmp_pa
 def test_stochastic_codecs_and_momentum_correction_resume_exactly(pool: Pool, tmp_path: Path) -> None:
     check_resume(pool, tmp_path, 4, 8, "qsgd", "auto", "overlap", {})
     check_resume(pool, tmp_path, 4, 8, "topk(ratio=0.05)", "auto", "overlap", {}, "momentum_correction(momentum=0.5)")
+
+
+def start_from_nothing(rank: int, loads: bool) -> list[dict]:
+    """A state of before the first step, which knows no units yet."""
+    model = wrap()
+    handle = gradwire.attach(model, "topk(ratio=0.05)")
+    if loads:
+        handle.load_state_dict(handle.state_dict())
+    return [reduced(model, gradients(SHAPES, rank, step)) for step in range(3)]
+
+
+def test_a_state_of_before_the_first_step_changes_nothing(pool: Pool) -> None:
+    assert agree(pool.run(3, start_from_nothing, False) + pool.run(3, start_from_nothing, True))
+
+
+def save_small_buckets(rank: int) -> dict:
+    model = wrap()
+    handle = gradwire.attach(model, "topk(ratio=0.05)")
+    for step in range(3):
+        reduced(model, gradients(SHAPES, rank, step))
+    return handle.state_dict()
+
+
+def resume_with_large_ones(rank: int, states: list[dict]) -> tuple[list, list]:
+    """The units of three steps, and DDP's buckets at the end."""
+    model = wrap(bucket_cap_mb=0.02)
+    handle = gradwire.attach(model, "topk(ratio=0.05)")
+    handle.load_state_dict(states[rank])
+    plans = []
+    for step in range(3, 6):
+        reduced(model, gradients(SHAPES, rank, step))
+        plans.append(handle.state_dict()["plan"])
+    return plans, buckets(model)
+
+
+def test_saved_units_hold_until_ddp_has_rebuilt_its_buckets(pool: Pool) -> None:
+    states = pool.run(2, save_small_buckets)
+    for plans, now in pool.run(2, resume_with_large_ones, states):
+        assert plans[0] == states[0]["plan"]
+        assert len(plans[0]) > len(now)
+        assert plans[-1] == now
 
 
 def load_in_place(rank: int) -> tuple[list[dict], list[dict]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from given import agree, gradients, message, network, reduced, train, wrap
+import torch.distributed as dist
+from given import agree, gradients, message, network, reduced, same, train, wrap
 from ranks import Failure, Pool
 from test_fsdp import REPLICAS, SCATTER, sharded
 from test_fsdp import train as train_sharded
@@ -69,10 +70,10 @@ KINDS = ["topk", "autopilot", "controller", "momentum", "measured", "powersgd", 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_state_is_plain_and_no_key_of_it_can_be_missing(pool: Pool, kind: str) -> None:
     world = 4 if kind == REPLICAS else 2
-    for lost, same, step, again in pool.run(world, save_and_lose, kind):
+    for lost, whole, step, again in pool.run(world, save_and_lose, kind):
         for key, told in lost.items():
             assert f"has no {key!r}: it was cut short" in told
-        assert same
+        assert whole
         assert step == again
 
 
@@ -164,6 +165,23 @@ def test_files_that_were_cut_short_or_swapped_are_refused(pool: Pool, tmp_path: 
         assert f"was saved by rank {1 - rank} of 2, and this is rank {rank} of 2" in swapped
         assert "cannot be read (Weights only load failed" in code
         assert left == "[]"  # what was written half has its own name, and none is left
+
+
+def share_a_folder(rank: int, folder: Path) -> tuple[list[str], bool]:
+    model = wrap(SHAPES)
+    handle = gradwire.attach(model, "topk(ratio=0.05)")
+    reduced(model, gradients(SHAPES, rank, 0))
+    before = handle.state_dict()
+    rank_files.save(handle, folder)
+    reduced(model, gradients(SHAPES, rank, 1))
+    dist.barrier()
+    rank_files.load(handle, folder)
+    return sorted(file.name for file in folder.iterdir()), same(before["state"], handle.state_dict()["state"])
+
+
+def test_ranks_have_a_file_each_in_one_folder(pool: Pool, tmp_path: Path) -> None:
+    names = [f"gradwire_rank{rank}.pt" for rank in range(3)]
+    assert pool.run(3, share_a_folder, tmp_path) == [(names, True)] * 3
 
 
 def test_a_write_that_fails_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
