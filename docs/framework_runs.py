@@ -3,8 +3,8 @@
     python docs/framework_runs.py results/FILE.jsonl --cifar10 FOLDER --ml1m FOLDER
 
 One process trains with the codec `none` and the whole batch; the others divide each batch among them. The first back
-end's trainings are long ones, and one process makes them from three seeds: how far apart these end is the noise to judge
-by. On the other back ends they are short.
+end's trainings are long, and one process makes them from three seeds: how far apart these end is the noise to judge by.
+On the other back ends they are short.
 """
 
 from __future__ import annotations

@@ -154,6 +154,46 @@ def test_a_training_stays_beside_the_uncompressed_one():
         assert trained(codec) == pytest.approx(whole, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "codec, workers, specs, shape, sentence",
+    [
+        ("none", 4, None, (64, 32), "the axis 'data' has 2 devices, and workers=4; say 2"),
+        ("powersgd(rank=2)", 1, None, (64, 32), "the axis 'data' has 2 devices, and workers=1; say 2"),
+        ("topk", 2, P(), (64, 32), "a device has 2 x 2048 elements of the state, and 1 x 2048 were wanted. Make"),
+        (
+            "topk",
+            2,
+            None,
+            (64, 48),
+            "a device has 1 x 2048 elements of the state, and 1 x 3072 were wanted. Make",
+        ),
+    ],
+)
+def test_a_program_that_would_give_wrong_means_is_refused(codec, workers, specs, shape, sentence):
+    transformation = jax_codecs.over_axis(codec, axis="data", workers=workers)
+    state = transformation.init(jax.numpy.zeros((64, 32)))
+    specs = jax_codecs.state_specs(state, "data") if specs is None else specs
+    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:2]), ("data",))
+
+    def step(gradient, state):
+        return transformation.update(gradient[0], state)
+
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P("data"), specs), out_specs=(P(), specs), check_vma=False)
+    state = jax.tree.map(lambda rows: jax.numpy.tile(rows, (2, 1)) if workers == 1 else rows, state)
+    with pytest.raises(gradwire.Incompatible) as caught:
+        jax.jit(mapped)(jax.numpy.ones((2, *shape)), state)
+    assert str(caught.value).startswith(f"over_axis: {sentence}")
+
+
+def test_outside_of_shard_map_it_says_where_it_belongs():
+    transformation = jax_codecs.over_axis("none", axis="data", workers=4)
+    with pytest.raises(gradwire.Incompatible) as caught:
+        transformation.update(jax.numpy.ones(4), transformation.init(jax.numpy.ones(4)))
+    assert str(caught.value) == (
+        "over_axis: there is no mesh axis 'data' here; call update inside jax.shard_map over a mesh that has it"
+    )
+
+
 def test_what_has_no_compiled_form_is_refused():
     with pytest.raises(gradwire.Incompatible) as caught:
         jax_codecs.over_axis("qsgd", axis="data", workers=4)

@@ -91,6 +91,7 @@ def _transformation(engine: Engine, codec: Codec, wire: _Wire | None, axis: str,
 
     def update(updates: Any, state: State, params: Any = None) -> tuple[Any, State]:
         unit = _Unit.of(updates, engine)
+        _check(unit, state, axis, engine.workers)
         x = unit.read(updates)
         compensated = x if state.error is None else x + state.error[0]
         means = partial(_sum, axis=axis, share=1.0 / engine.workers)
@@ -106,6 +107,25 @@ def _transformation(engine: Engine, codec: Codec, wire: _Wire | None, axis: str,
         return unit.build(updates, mean, rest), jax.tree.map(partial(jnp.where, finite), new, state)
 
     return optax.GradientTransformation(init, update)
+
+
+def _check(unit: _Unit, state: State, axis: str, workers: int) -> None:
+    """Refuse, while the program is compiled, what would give wrong means without a word."""
+    try:
+        devices = lax.axis_size(axis)
+    except NameError:
+        raise Incompatible(
+            f"over_axis: there is no mesh axis {axis!r} here; call update inside jax.shard_map over a mesh that has it"
+        ) from None
+    if devices != workers:
+        raise Incompatible(f"over_axis: the axis {axis!r} has {devices} devices, and workers={workers}; say {devices}")
+    if state.error is not None and state.error.shape != (1, unit.numel):
+        rows, numel = state.error.shape
+        raise Incompatible(
+            f"over_axis: a device has {rows} x {numel} elements of the state, and 1 x {unit.numel} were wanted. "
+            "Make it with init of parameters with the gradients' shapes, outside of shard_map, and hand "
+            "state_specs(state, axis) to in_specs and out_specs."
+        )
 
 
 def state_specs(state: Any, axis: str) -> Any:
