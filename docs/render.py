@@ -45,6 +45,7 @@ import autopilot
 import doctor
 import figures
 import findings
+import framework_tables
 import long_runs
 import markup
 import network
@@ -110,6 +111,9 @@ def makers() -> dict[Path, Callable[[], str]]:
         ROOT / "docs" / "autopilot.md": partial(with_block, "autopilot", autopilot.block),
         ROOT / "docs" / "doctor.md": partial(with_block, "doctor", doctor.block),
         ROOT / "docs" / "faults.md": partial(with_blocks, "faults", faults=long_runs.block, mutants=long_runs.planted),
+        ROOT / "docs" / "frameworks.md": partial(
+            with_blocks, "frameworks", trainings=framework_tables.trainings, links=framework_tables.links
+        ),
         ROOT / "docs" / "gpu.md": lambda: f"{GENERATED}\n{gpu.page(ROOT, _source)}",
         ROOT / "docs" / "network.md": lambda: f"{GENERATED}\n{network.page(ROOT, _source)}",
         ROOT / "docs" / "findings.md": lambda: f"{GENERATED}\n{findings.page(ROOT, _source)}",

@@ -57,6 +57,7 @@ GENERATED = [
     "docs/encode.md",
     "docs/faults.md",
     "docs/findings.md",
+    "docs/frameworks.md",
     "docs/gpu.md",
     "docs/network.md",
     "docs/prediction.md",
