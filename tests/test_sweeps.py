@@ -24,9 +24,9 @@ def test_five_commands_run_all_tests():
         "frameworks tests/frameworks",
     ]
     continuous = (ROOT / ".ci" / "run").read_text()
-    places = [continuous.index(each) for each in ("make test\n", "make test-all\n", "test-engines:", "test-frameworks:")]
+    suites = ("make test\n", "make test-all\n", "test-engines:", "test-trainers:", "test-frameworks:")
+    places = [continuous.index(suite) for suite in suites]
     assert places == sorted(places)
-    assert "test-trainers:" in continuous
 
 
 def test_torch_has_the_threads_that_the_environment_says():

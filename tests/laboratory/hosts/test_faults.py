@@ -25,8 +25,8 @@ PATIENCE = 3.0  # seconds a collective waits for a peer
 MARGIN = 15.0  # more, on a busy machine
 BEFORE = 4  # steps before the fault
 THE_PEER_IS_GONE = (
-    "A peer has most likely died or timed out; look for the first error among the other ranks' output, then restart from "
-    "the last checkpoint."
+    "A peer has most likely died or timed out; look for the first error among the other ranks' output, then restart "
+    "from the last checkpoint."
 )
 
 
