@@ -110,7 +110,9 @@ def makers() -> dict[Path, Callable[[], str]]:
         ROOT / "docs" / "encode.md": encode_page,
         ROOT / "docs" / "autopilot.md": partial(with_block, "autopilot", autopilot.block),
         ROOT / "docs" / "doctor.md": partial(with_block, "doctor", doctor.block),
-        ROOT / "docs" / "faults.md": partial(with_blocks, "faults", faults=long_runs.block, mutants=long_runs.planted),
+        ROOT / "docs" / "faults.md": partial(
+            with_blocks, "faults", faults=long_runs.block, mutants=long_runs.planted, checksums=long_runs.checksums
+        ),
         ROOT / "docs" / "frameworks.md": partial(
             with_blocks, "frameworks", trainings=framework_tables.trainings, links=framework_tables.links
         ),
