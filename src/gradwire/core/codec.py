@@ -137,7 +137,7 @@ class Codec(ABC):
             rng: the same source as `encode` had.
             groups: how many groups there are.
         """
-        return self._decoded(payload, numel, rng).view(groups, -1, numel).mean(1)
+        return self._decoded(payload, numel, rng).reshape(groups, -1, numel).mean(1)
 
     def reduce(self, x: Tensor, ctx: Context) -> Reduced:
         """Reduce gradients over the workers in exchanges of the codec's own; returns ``(mean, own)``.
@@ -181,7 +181,7 @@ class Codec(ABC):
         if payload.data.data_ptr() == feedback.out.data_ptr():  # a codec that hands the gradient on as it is
             payload = dataclasses.replace(payload, data=payload.data.clone())
             own = own.clone()
-        own = own.view(source.rows, -1)[:, : source.numel]
+        own = own.reshape(source.rows, -1)[:, : source.numel]  # of rows that may be cut out of longer ones
         feedback.keep(own if factor == 1 else own * factor)
         return payload
 
@@ -214,7 +214,7 @@ class Codec(ABC):
             rng: as in `decode`.
             factor: multiplies the values.
         """
-        values = self._decoded(payload, shard, rng).view(1, -1)[:, : target.numel]
+        values = self._decoded(payload, shard, rng).reshape(1, -1)[:, : target.numel]
         return self._written(target, values if factor == 1 else values * factor)
 
     def combine_to(self, payload: Payload, target: Window, rng: Random, factor: float = 1.0) -> Flag:
