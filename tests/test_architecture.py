@@ -50,8 +50,8 @@ MAY_IMPORT = {
     "laboratory.explore": {"core", "planner", "laboratory.report"},
     # the planner knows which codecs are safe, and must answer without torch: it never looks back at integrations
     "integrations": {
-        *("core", "memory", "adaptive", "engine", "checkpoint", "saved_state", "session", "sharded", "tracing"),
-        *("trackers", "planner"),
+        *("core", "kernels", "memory", "adaptive", "engine", "checkpoint", "saved_state", "session", "sharded"),
+        *("tracing", "trackers", "planner"),
     },
     "trainers": {"core", "integrations"},
     "frameworks": {

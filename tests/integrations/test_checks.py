@@ -149,9 +149,8 @@ def drift_apart(rank: int) -> tuple[list[str], dict]:
     handle = gradwire.attach(model, "eightbit", check=2)
     told, _ = seen_by(handle, model, rank, 4)
     assert told == []
-    if rank == 1:
-        with torch.no_grad():
-            model.module.c.view(-1)[7] += 1e-6
+    with torch.no_grad():  # no sum of the elements shows it
+        model.module.c.view(-1)[:2] = torch.tensor([1.5, 1.25] if rank == 1 else [1.25, 1.5])
     return seen_by(handle, model, rank)
 
 

@@ -2,7 +2,8 @@
 
 In a checked step
 
-1. parameters are compared over the ranks, by a checksum of each: replicas must be equal to the last bit;
+1. parameters are compared over the ranks, by the sums of each (`kernels.checksum`): replicas must be equal to the last
+   bit;
 2. of a lossless codec, every unit is compared with what torch computes, bit for bit;
 3. of any other, the error of the result against the exact mean is measured, as `nmse_every` does;
 4. of a memory, the norm of what is owed is compared with that of the gradient.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -28,6 +29,7 @@ from gradwire.core.layout import Layout
 from gradwire.core.registry import Check
 from gradwire.core.traits import Traits
 from gradwire.engine import Engine
+from gradwire.kernels.checksum import sums
 from gradwire.memory.base import Memory
 from gradwire.session import Session
 
@@ -121,9 +123,9 @@ class Checks:
         parameters = self._replicas()
         if not parameters:
             return
-        sums = torch.stack([checksum(p.detach()) for p in parameters.values()])
-        everyones = self._session.run(_gathered(sums)).tolist()
-        found = odd_one_out(everyones, list(parameters))
+        own = torch.cat([_sums(p.detach()) for p in parameters.values()])
+        everyones = self._session.run(_gathered(own)).view(-1, *own.shape).tolist()
+        found = odd_one_out([list(map(tuple, row)) for row in everyones], list(parameters))
         if found is None:
             return
         rank, name, count = found
@@ -209,9 +211,8 @@ class Checks:
 # ---------------------------------------------------------------- decisions, and what they are made of
 
 
-def checksum(x: Tensor) -> Tensor:
-    """Of a tensor's bits: the sum of its elements, read as whole numbers."""
-    return _bits(x.contiguous().view(-1)).sum(dtype=torch.int64)
+def _sums(x: Tensor) -> Tensor:
+    return sums(x.contiguous().view(1, -1).view(torch.uint8))
 
 
 def _bits(x: Tensor) -> Tensor:
@@ -219,12 +220,12 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _gathered(values: Tensor) -> Program[Tensor]:
-    """Every rank's row of whole numbers."""
-    answer = yield Gather(Payload(values.view(torch.uint8)[None]))
+    """Every rank's whole numbers, in a row."""
+    answer = yield Gather(Payload(values.view(1, -1).view(torch.uint8)))
     return answer.data.contiguous().view(torch.int64)  # type: ignore[no-any-return]
 
 
-def odd_one_out(rows: Sequence[Sequence[int]], names: Sequence[str]) -> tuple[int, str, int] | None:
+def odd_one_out(rows: Sequence[Sequence[Hashable]], names: Sequence[str]) -> tuple[int, str, int] | None:
     """The first rank that disagrees with most others, its first such tensor, and of how many tensors anyone does.
 
     >>> odd_one_out([[1, 2], [1, 2]], ["a", "b"])
