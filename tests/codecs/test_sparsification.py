@@ -501,6 +501,11 @@ def test_wangni_bytes_are_counts_step_values_and_two_sets_of_indices():
     assert payload.lengths.tolist() == [12 + 4 * a + index_bytes(5000, a) + index_bytes(5000, b) + math.ceil(b / 8)]
 
 
+def test_wangni_of_large_elements_does_not_overflow():
+    x = torch.full((1, 4), 3e38)
+    assert round_trip("wangni(ratio=1, sweeps=0)", x).equal(x)
+
+
 def test_wangni_of_nothing_is_legal():
     codec = gradwire.codec("wangni")
     payload = codec.encode(torch.zeros(2, 100), rng())

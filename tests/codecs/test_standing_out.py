@@ -98,9 +98,10 @@ def test_variance_unsent_coordinates_do_not_stand_out_of_their_noise():
 
 
 def test_variance_zeta_lets_old_noise_fade():
-    """v = 16 at first, and 4 in the next step, without a gradient: r² = 16 > 1.5·4 is sent."""
-    c = cluster("variance(zeta=0.25)", 1)
-    assert [step(c, [g]) for g in (4.0, 0.0, 0.0)] == [[0.0], [4.0], [0.0]]
+    """v = 16 at first, then 4, or 12 and 9, without a gradient: r² = 16 > 1.5·4 is sent, and so is 16 > 1.5·9."""
+    for zeta, wanted in ((0.25, [[0.0], [4.0], [0.0]]), (0.75, [[0.0], [0.0], [4.0]])):
+        c = cluster(f"variance(zeta={zeta})", 1)
+        assert [step(c, [g]) for g in (4.0, 0.0, 0.0)] == wanted
 
 
 @pytest.mark.parametrize("steps", range(9))
