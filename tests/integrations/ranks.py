@@ -162,3 +162,13 @@ def _carry_out(job: Job) -> Any:
             return function(job.rank, *job.args)
     finally:
         dist.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Torch takes a mesh of the next run for the same one of this run, whose process groups are gone."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    debug._clear_sharding_prop_cache()
+    _redistribute.clear_redistribute_planner_cache()
+    _redistribute._gen_transform_infos.cache_clear()
