@@ -86,15 +86,17 @@ def test_after_a_failure_nothing_runs_and_it_is_told_again(lane):
 
 def test_what_a_peer_has_told_stays_the_reason(lane):
     """The job that waited for it fails later, for its own reasons."""
-    held, ended, problem = threading.Event(), threading.Event(), ExchangeFailed("rank 1 has stopped")
+    begun, held, ended = (threading.Event() for _ in range(3))
 
     def job():
+        begun.set()
         held.wait()
         ended.set()
         raise ValueError("the connection broke")
 
     lane.submit(job)
-    lane._give_up(problem)
+    assert begun.wait(30)
+    lane._give_up(ExchangeFailed("rank 1 has stopped"))
     lane.join()  # at once
     assert not ended.is_set()
     held.set()
