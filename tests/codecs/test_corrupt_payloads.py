@@ -88,6 +88,13 @@ def test_no_row_of_changing_size_is_longer_than_the_codec_says(spec):
             check_lengths([0, wrong], None, exchange)
 
 
+def test_a_length_below_zero_is_refused_where_nobody_knows_the_longest():
+    exchange = Gather(Payload(torch.zeros((1, 3), dtype=torch.uint8), torch.tensor([3])))
+    check_lengths([0, 2**40], None, exchange)
+    with pytest.raises(gradwire.CorruptPayload, match="a row of -1 bytes is announced, and none has fewer than 0"):
+        check_lengths([0, -1], None, exchange)
+
+
 def test_a_program_s_own_errors_pass_unchanged():
     def broken():
         yield Gather(Payload(torch.zeros(1, 3)))

@@ -84,10 +84,12 @@ def check_lengths(lengths: list[int], most: int | None, exchange: Exchange) -> N
         exchange: what was asked for.
     """
     allowed = exchange.most if isinstance(exchange, Gather | Scatter) else None
-    limits = [limit for limit in (most, allowed) if limit is not None]
+    limit = min((one for one in (most, allowed) if one is not None), default=None)
     for row, length in enumerate(lengths):
-        if length < 0 or (limits and length > min(limits)):
-            raise CorruptPayload(f"a row of {length:,} bytes is announced, and none has more than {min(limits):,}", row)
+        if length < 0:
+            raise CorruptPayload(f"a row of {length:,} bytes is announced, and none has fewer than 0", row)
+        if limit is not None and length > limit:
+            raise CorruptPayload(f"a row of {length:,} bytes is announced, and none has more than {limit:,}", row)
 
 
 def named(problem: CorruptPayload, reader: str, workers: int) -> CorruptPayload:
