@@ -2,9 +2,8 @@
 # `make test` leaves out; make test-trainers: Accelerate, Lightning and Hugging Face; make test-engines: torchrun on
 # several nodes, Slurm (as root of a Debian: it installs the packages) and Ray; make test-frameworks: JAX, TensorFlow and
 # Keras. make docs: write the generated pages, and the documentation to site/. make dist: a wheel and an archive of the
-# sources, in dist/. make mutants: planted bugs, each of which a test has to catch (half an hour); make fuzz: corrupt
-# payloads; make faults: an hour of faults (as root); make soak: ten codecs for 10,000 steps each. All work on a fresh
-# clone.
+# sources, in dist/. make mutants: planted bugs, each of which a test has to catch; make fuzz: corrupt payloads; make
+# faults: an hour of faults (as root); make soak: ten codecs for 10,000 steps each. All work on a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINES := .venv-engines/bin

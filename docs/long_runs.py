@@ -55,10 +55,18 @@ def _hour(path: Path, source: Source) -> str:
         f"{out['steps']:,} steps. {out['resumed_bit_for_bit']} of {out['resumed']} times the training resumed "
         f"bit for bit, {out['checkpoints_as_undisturbed']} of {out['checkpoints']} checkpoints have the digest of the "
         f"undisturbed run, {out['refused_checkpoints']} torn ones were refused; hangs: {out['hangs']}. Of the "
-        f"gradients at most {out['most_lost']:.0e} was neither applied nor owed, which is rounding.\n\n"
-        "| fault | times | seconds until the last rank that told of its end |\n|---|---|---|\n"
+        f"gradients at most {out['most_lost']:.0e} was neither applied nor owed, which is rounding. Ranks ended "
+        f"with {_ends(out['said'])}; an `Asked` is the planted failure, a `RuntimeError` one of an "
+        "exchange of torch's own.\n\n"
+        "| fault | times | seconds until the last rank said why it ended |\n|---|---|---|\n"
         f"{''.join(rows)}\n{source(path, record)}"
     )
+
+
+def _ends(said: dict[str, int]) -> str:
+    """Names of errors, each with what the record says of it, and how often."""
+    named = ((*kind.partition(" "), count) for kind, count in said.items())
+    return ", ".join(f"`{name}`{space}{told} {count} times" for name, space, told, count in named)
 
 
 def _seconds(ends: tuple[float, ...]) -> str:

@@ -4,11 +4,11 @@
     python tests/fuzz.py --codec topk --cases 500 --bounds       # with Numba's bounds checks
     compute-sanitizer --tool memcheck python tests/fuzz.py --device cuda --cases 2000
 
-One case is a good step of three virtual workers, and one in which an answer of the network is corrupted: bits, bytes,
-numbers in headers, lengths. It ends well if the step gives a result (right or wrong: nobody can tell bytes from bytes)
-or an error of ours that names the codec. Failures are: another error, a crash, a hang, a tensor more than twice as
-large as the largest of the good step, and a memory that is not finite although the step counts. Many cases share a
-process, which has a limit of memory.
+One case is a good step of three virtual workers, and one in which one answer of the network, any of them, is changed:
+bits, bytes, numbers in headers, lengths; a sum or a maximum, too. It ends well if the step gives a result (right or
+wrong: nobody can tell bytes from bytes) or an error of ours that names the codec. Failures are: another error, a crash,
+a hang, a tensor more than twice as large as the largest of the good step, and a memory that is not finite although the
+step counts. Many cases share a process, which has a limit of memory.
 """
 
 from __future__ import annotations
@@ -59,30 +59,54 @@ class Outcome:
         return self.kind in ("result", "refused")
 
 
-# -------------------------------------------------------------------- what is done to a payload
+# -------------------------------------------------------------------- what is done to an answer
+
+
+def changed(answer: Any, random: Any) -> Any:
+    """A payload, or a sum or maximum, that is not what it was."""
+    import torch
+
+    while True:
+        new = _overwritten(answer, random) if isinstance(answer, torch.Tensor) else corrupted(answer, random)
+        if not _same(answer, new):
+            return new
+
+
+def _same(a: Any, b: Any) -> bool:
+    import torch
+
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    return _same(a.data, b.data) and (a.lengths is None or torch.equal(a.lengths, b.lengths))
 
 
 def corrupted(payload: Any, random: Any) -> Any:
-    """A payload of which some row is not what was sent."""
-    import torch
-
+    """A payload of which some row is, most likely, not what was sent."""
     from gradwire.core.exchange import Payload
 
-    data, lengths = payload.data.clone(), None if payload.lengths is None else payload.lengths.clone()
+    data, lengths = payload.data, None if payload.lengths is None else payload.lengths.clone()
     row = random.randrange(data.shape[0])
-    kinds = [_flip, _noise, _number, _float, _zeros, _swap]
     if lengths is not None and random.random() < 0.4:
         width = data.shape[1]
         wrong = (0, 1, 3, 4, 5, int(lengths[row]) - 1, int(lengths[row]) + 1, width, width + 7, -1, 2**40, 2**62)
         lengths[row] = random.choice(wrong)
     elif random.random() < 0.1 and data.dim() == 2 and data.shape[1]:
         data = data[:, : random.randrange(data.shape[1])].contiguous()  # short rows
-    elif data.numel():
-        flat = data[row].contiguous().view(-1).view(torch.uint8)
-        if flat.numel():
-            random.choice(kinds)(flat, random)
-            data[row] = flat.view(data.dtype).view(data[row].shape)
+    else:
+        data = _overwritten(data, random)
     return Payload(data, lengths)
+
+
+def _overwritten(data: Any, random: Any) -> Any:
+    """The same with other bytes in one row."""
+    import torch
+
+    data, row = data.clone(), random.randrange(data.shape[0])
+    flat = data[row].contiguous().view(-1).view(torch.uint8)
+    if flat.numel():
+        random.choice((_flip, _noise, _number, _float, _zeros, _swap))(flat, random)
+        data[row] = flat.view(data.dtype).view(data[row].shape)
+    return data
 
 
 def _flip(row: Any, random: Any) -> None:
@@ -128,8 +152,11 @@ def _swap(row: Any, random: Any) -> None:
 # -------------------------------------------------------------------- one case
 
 
-def attack(case: Case, device: str = "cpu", spoil: bool = True) -> Outcome:
-    """A good step, so that there are memories, then one with a corrupt answer; without `spoil` both are good."""
+def attack(case: Case, device: str = "cpu", spoil: bool = True, among: int | None = None) -> Outcome:
+    """A good step, so that there are memories, then one with a corrupt answer; without `spoil` both are good.
+
+    The answer is one of `among`: as many as the good step has had, or the second one where it has others.
+    """
     import torch
 
     from gradwire.core.errors import GradwireError
@@ -143,14 +170,14 @@ def attack(case: Case, device: str = "cpu", spoil: bool = True) -> Outcome:
         engine = Engine(case.codec, strategy=strategy, **common)
     except GradwireError:
         engine = Engine(case.codec, **common)
-    engine.step = engine.codec.steady_from_step
-    made = torch.Generator().manual_seed(case.seed)
-    largest = []
+    engine.step = random.choice((0, *3 * (engine.codec.steady_from_step,)))  # a warm-up sends rows of other sizes
+    made, scale = torch.Generator().manual_seed(case.seed), random.choice((1e-2, 1.0))  # thresholds let through or not
+    steps: list[Step] = []
     for turn in range(2):
-        gradient = (1e-2 * torch.randn(WORKERS, layout.numel, generator=made)).to(device)
-        left = random.choice((0, 0, 1, 2)) if turn and spoil else -1
+        gradient = (scale * torch.randn(WORKERS, layout.numel, generator=made)).to(device)
+        which = random.randrange(among or steps[0].answers) if turn and spoil else None
         try:
-            largest.append(_step(engine, gradient, layout, left, random))
+            steps.append(_step(engine, gradient, layout, which, random))
         except GradwireError as problem:
             named = engine.codec.name in str(problem)
             return Outcome(case, "refused" if named else "nameless", f"{type(problem).__name__}: {problem}")
@@ -158,9 +185,12 @@ def attack(case: Case, device: str = "cpu", spoil: bool = True) -> Outcome:
             raise
         except Exception as problem:
             return Outcome(case, "raised", f"{type(problem).__name__}: {str(problem)[:160]}")
-    if largest[1] > TIMES * largest[0]:
+    good, spoilt = steps
+    if spoil and spoilt.answers <= which:
+        return attack(case, device, among=spoilt.answers)
+    if spoilt.largest > TIMES * good.largest:
         return Outcome(
-            case, "memory", f"a tensor of {largest[1]:,} bytes; the largest of a good step has {largest[0]:,}"
+            case, "memory", f"a tensor of {spoilt.largest:,} bytes; the largest of a good step has {good.largest:,}"
         )
     kept = [p.entry.tensor for g in engine.groups for k in ("error", "owner_error") for p in g.store.pieces(k)]
     if engine.skipped_steps == 0 and not all(bool(t.isfinite().all()) for t in kept if t.is_floating_point()):
@@ -168,24 +198,38 @@ def attack(case: Case, device: str = "cpu", spoil: bool = True) -> Outcome:
     return Outcome(case, "result")
 
 
-def _step(engine: Any, gradient: Any, layout: Any, left: int, random: Any) -> int:
-    """One step, in which the answer to exchange number `left` is corrupted; the bytes of its largest tensor."""
-    from gradwire.collectives.local import carry_out
-    from gradwire.core.exchange import Reduction, as_answer, as_batch
+@dataclass(frozen=True)
+class Step:
+    """What was seen of one.
 
-    program, answer = engine.reduce(gradient, layout), None
+    Args:
+        largest: bytes of its largest tensor.
+        answers: how many there were that had anything in them, or lengths that say that they had not.
+    """
+
+    largest: int
+    answers: int
+
+
+def _step(engine: Any, gradient: Any, layout: Any, which: int | None, random: Any) -> Step:
+    """One step, in which answer number `which` is changed."""
+    from gradwire.collectives.local import carry_out
+    from gradwire.core.exchange import as_answer, as_batch
+
+    program, answer, count = engine.reduce(gradient, layout), None, 0
     with _largest() as seen:
         while True:
             try:
                 request = program.send(answer)
             except StopIteration as done:
                 engine.finish_step([done.value])
-                return seen.size
+                return Step(seen.size, count)
             answers = [carry_out(e) for e in as_batch(request)]
-            for i, exchange in enumerate(as_batch(request)):
-                if left == 0 and not isinstance(exchange, Reduction):
-                    answers[i] = corrupted(answers[i], random)
-                left -= 1
+            for i, one in enumerate(answers):
+                if one.data.numel() or getattr(one, "lengths", None) is not None:  # a payload, or a tensor
+                    if count == which:
+                        answers[i] = changed(one, random)
+                    count += 1
             answer = as_answer(request, answers)
 
 

@@ -22,8 +22,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,23 @@ def plant(mutant: Mutant, into: Path) -> None:
     path.write_text(text.replace(mutant.old, mutant.new))
     for bytecode in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         bytecode.unlink()
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What the records of a campaign have in common.
+
+    Args:
+        jobs: mutants at a time.
+        command: that runs it.
+        time: of its begin, in UTC.
+        began: the same, by a clock that only goes on.
+    """
+
+    jobs: int
+    command: str
+    time: str
+    began: float
 
 
 # -------------------------------------------------------------------- in the process of one mutant
@@ -200,36 +218,39 @@ def _share() -> None:
         importlib.import_module(name)
 
 
-def records(tables: Mapping[str, Sequence[Outcome]], jobs: int, seconds: float, command: str) -> list[Any]:
-    """What became of the mutants of each theme, in a campaign that took so long."""
-    from gradwire.core import environment
-    from gradwire.core.records import Quantiles, Record
+def append(path: str, theme: str, table: Sequence[Outcome], campaign: Campaign) -> None:
+    """Write down what became of the mutants of a theme; in a process of its own, as this one must not load gradwire."""
+    writer = get_context("fork").Process(target=_append, args=(path, theme, table, campaign, time.monotonic()))
+    writer.start()
+    writer.join()
+    assert writer.exitcode == 0, f"what became of the mutants of {theme} could not be written to {path}"
 
-    (commit, dirty), now = environment.commit(), environment.now()
-    found = []
-    for theme, table in tables.items():
-        each = tuple(round(one.seconds, 2) for one in table)
-        found.append(
-            Record(
-                kind="mutants",
-                what={"theme": theme, "jobs": jobs},
-                command=command,
-                time=now,
-                commit=commit,
-                dirty=dirty,
-                environment=environment.fingerprint("planted bugs"),
-                unit="seconds until a mutant was caught, or had survived",
-                quantiles=Quantiles.of(each),
-                samples=each,
-                outcome={
-                    "mutants": len(table),
-                    "caught_by": {one.mutant.name: one.by for one in table if one.by},
-                    "survivors": [one.mutant.name for one in table if not one.by],
-                    "seconds": round(seconds),
-                },
-            )
-        )
-    return found
+
+def _append(path: str, theme: str, table: Sequence[Outcome], campaign: Campaign, now: float) -> None:
+    sys.path.insert(0, str(ROOT / "src"))
+    from gradwire.core import environment, records
+
+    commit, dirty = environment.commit()
+    each = tuple(round(one.seconds, 2) for one in table)
+    record = records.Record(
+        kind="mutants",
+        what={"theme": theme, "jobs": campaign.jobs},
+        command=campaign.command,
+        time=campaign.time,
+        commit=commit,
+        dirty=dirty,
+        environment=environment.fingerprint("planted bugs"),
+        unit="seconds until a mutant was caught, or had survived",
+        quantiles=records.Quantiles.of(each),
+        samples=each,
+        outcome={
+            "mutants": len(table),
+            "caught_by": {one.mutant.name: one.by for one in table if one.by},
+            "survivors": [one.mutant.name for one in table if not one.by],
+            "seconds": round(now - campaign.began),
+        },
+    )
+    records.append(path, [record])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -243,27 +264,24 @@ def main(arguments: Sequence[str]) -> int:
         for theme, mutants in THEMES.items()
     }
     mutants = [m for table in chosen.values() for m in table]
-    unchanged, began, found = nothing_changed(mutants), time.monotonic(), dict[str, Outcome]()
+    asked = [f"{word!r}" if " " in word else word for word in arguments if word not in ("--record", given.record)]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    campaign = Campaign(given.jobs, " ".join(["python tests/mutants.py", *asked]), now, time.monotonic())
+    unchanged, found = nothing_changed(mutants), dict[str, Outcome]()
     for one in outcomes([*unchanged, *mutants], given.jobs):
-        if one.mutant in unchanged and (one.by or one.problem):
-            print(f"the suite is red: {one.by or one.problem}")
-            return 2
-        if one.mutant not in unchanged:
-            found[one.mutant.name] = one
-            print(
-                f"{one.word:9} {one.seconds:4.0f} s  {one.mutant.name}{f'  <- {one.by}' if one.by else ''}", flush=True
-            )
-            print(one.problem, end="")
-    caught, seconds = sum(bool(one.by) for one in found.values()), time.monotonic() - began
+        if one.mutant in unchanged:
+            if one.by or one.problem:
+                print(f"the suite is red: {one.by or one.problem}")
+                return 2
+            continue
+        found[one.mutant.name] = one
+        print(f"{one.word:9} {one.seconds:4.0f} s  {one.mutant.name}{f'  <- {one.by}' if one.by else ''}", flush=True)
+        print(one.problem, end="")
+        for theme, table in chosen.items():  # known to its end with this one
+            if given.record and one.mutant in table and all(m.name in found for m in table):
+                append(given.record, theme, [found[m.name] for m in table], campaign)
+    caught, seconds = sum(bool(one.by) for one in found.values()), time.monotonic() - campaign.began
     print(f"{caught} of {len(found)} mutants caught in {seconds:.0f} s")
-    if given.record:
-        sys.path.insert(0, str(ROOT / "src"))
-        from gradwire.core.records import append
-
-        asked = [f"{word!r}" if " " in word else word for word in arguments if word not in ("--record", given.record)]
-        command = " ".join(["python tests/mutants.py", *asked])
-        tables = {theme: [found[m.name] for m in table] for theme, table in chosen.items() if table}
-        append(given.record, records(tables, given.jobs, seconds, command))
     return 0 if caught == len(found) else 1
 
 

@@ -1,4 +1,4 @@
-"""The mutants of `make mutants` still apply, and the script catches one. (All of them take half an hour.)"""
+"""The mutants of `make mutants` still apply, and the script catches one. (How long all take: docs/faults.md.)"""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def test_every_mutant_still_applies(mutant):
     ast.parse(text.replace(mutant.old, mutant.new))
 
 
-def test_every_mutant_has_a_name_of_its_own():
+def test_no_mutant_is_there_twice():
     assert [name for name, times in Counter(m.name for m in MUTANTS).items() if times > 1] == []
     assert all(THEMES.values())
+    assert [what for what, times in Counter((m.file, m.old, m.new) for m in MUTANTS).items() if times > 1] == []
 
 
 @functools.cache
@@ -89,6 +90,24 @@ def test_a_survivor_is_told_and_recorded(monkeypatch, capsys, tmp_path):
     assert (record.samples, record.outcome["mutants"]) == ((2.0, 1.0), 2)
     assert record.outcome["caught_by"] == {FIRST: "tests/test_engine.py::test_one"}
     assert record.outcome["survivors"] == [SECOND]
+
+
+def test_a_theme_is_recorded_as_soon_as_it_is_known(monkeypatch, tmp_path):
+    """So that a campaign that is cut short leaves what it has found."""
+    path = tmp_path / "m.jsonl"
+    monkeypatch.setattr(mutants, "THEMES", {"units": THEMES["units"][:2], "state": THEMES["state"][:2]})
+
+    def cut_short(tried, jobs):
+        found = {m.name: mutants.Outcome(m, "tests/test_engine.py::test_one", 1.0) for m in tried}
+        order = [*THEMES["units"][:1], *THEMES["state"][:1], *THEMES["units"][1:2]]
+        yield from (found[m.name] for m in order)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mutants, "outcomes", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        mutants.main(["--jobs", "1", "--record", str(path)])
+    (record,) = load(path)
+    assert (record.what["theme"], len(record.outcome["caught_by"])) == ("units", 2)
 
 
 def test_where_unchanged_sources_do_not_pass_nothing_counts(monkeypatch, capsys, tmp_path):

@@ -47,6 +47,17 @@ def test_each_trap_has_tests_that_exist(row):
         assert name in functions(file), f"{file} has no {name}"
 
 
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.trap], ids=lambda m: m.name)
+def test_a_planted_bug_is_caught_by_a_test_that_its_row_names(mutant):
+    (row,) = [row for row in rows() if int(row[0]) == mutant.trap]
+    named = {f"{file}::{name}" for file, name in NAMED.findall(row[-1])}
+    for test in mutant.named_tests:
+        wanted = f"tests/{test.partition('[')[0]}"  # a test, or a file of tests
+        if wanted in named or any(name.startswith(f"{wanted}::") for name in named):
+            return
+    pytest.fail(f"none of {mutant.named_tests} stands in row {mutant.trap} of docs/traps.md")
+
+
 def test_what_is_done_about_each_trap_can_be_taken_out():
     """By `make mutants`; or there is nothing to take out, or nobody could see it without a GPU, and it says which."""
     planted = {mutant.trap for mutant in MUTANTS} - {None}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradwire
-from fuzz import Case, attack, corrupted
+from fuzz import Case, attack, changed
 from gradwire.collectives.local import carry_out
 from gradwire.core.codec import codecs
 from gradwire.core.exchange import Gather, Payload, Scatter, as_batch
@@ -36,10 +36,35 @@ def test_the_harness_sees_what_goes_wrong(monkeypatch):
     assert attack(Case("qsgd", 3)).kind == "memory"
 
 
-def test_corruption_changes_what_is_sent():
-    payload = Payload(torch.arange(64, dtype=torch.uint8).view(2, 32))
-    changed = [corrupted(payload, Random(seed)) for seed in range(20)]
-    assert sum(not torch.equal(one.data, payload.data) for one in changed) > 10
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Payload(torch.arange(64, dtype=torch.uint8).view(2, 32)),
+        Payload(torch.zeros(2, 8), torch.tensor([8, 3])),
+        torch.zeros(1, 5),
+        torch.tensor([[1, 2]]),
+    ],
+    ids=["rows", "rows of zeros and other lengths", "a sum", "a maximum"],
+)
+def test_each_case_changes_an_answer(answer):
+    for seed in range(50):
+        new = changed(answer, Random(seed))
+        same_lengths = not isinstance(answer, Payload) or answer.lengths is None or answer.lengths.equal(new.lengths)
+        assert not same_lengths or not as_bytes(new.data).equal(as_bytes(answer.data))
+
+
+def as_bytes(x):
+    """NaN, which is unequal to itself, and -0, which is equal to 0, are told apart by their bytes."""
+    return x.contiguous().view(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize("spec", codecs.names())
+def test_some_case_changes_each_answer_of_a_codec(spec, monkeypatch):
+    """Sums of codecs that gather nothing, too."""
+    seen = []
+    monkeypatch.setattr("fuzz.changed", lambda answer, random: seen.append(1) or changed(answer, random))
+    assert all(attack(Case(spec, seed)).well for seed in range(4))
+    assert len(seen) == 4
 
 
 def answered(codec, change):

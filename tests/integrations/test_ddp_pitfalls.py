@@ -530,9 +530,9 @@ def test_training_with_a_loss_scaler_is_training_without(pool: Pool, codec: str,
         assert (stats["steps"], stats["skipped_steps"]) == (12, 1)
 
 
-def clip(rank: int, codec: str) -> list[tuple[Tensor, Tensor, Tensor]]:
+def clip(rank: int, codec: str, strategy: str) -> list[tuple[Tensor, Tensor, Tensor]]:
     model = wrap()
-    gradwire.attach(model, codec)
+    gradwire.attach(model, codec, strategy=strategy)
     out = []
     for step in range(4):
         result = reduced(model, gradients(SHAPES, rank, step))
@@ -542,9 +542,11 @@ def clip(rank: int, codec: str) -> list[tuple[Tensor, Tensor, Tensor]]:
     return out
 
 
-@pytest.mark.parametrize("codec", sample())
-def test_clipping_sees_the_same_decompressed_gradient_on_all_ranks(pool: Pool, codec: str) -> None:
-    results = pool.run(3, clip, codec)
+@pytest.mark.parametrize(
+    ("codec", "strategy"), [*((codec, "auto") for codec in sample()), ("efsignsgd", "scatter_reduce_gather")]
+)
+def test_clipping_sees_the_same_decompressed_gradient_on_all_ranks(pool: Pool, codec: str, strategy: str) -> None:
+    results = pool.run(3, clip, codec, strategy)
     assert agree(results)
     for norm, before, after in results[0]:
         assert torch.allclose(norm, before.norm())

@@ -44,7 +44,6 @@ CODECS = [
     Mutant("packing in the other bit order", "kernels/bitpack/reference.py", "groups[..., i] << (i * width)", "groups[..., i] << (8 - (i + 1) * width)", "core/test_contract.py::test_a_warm_up_may_send_more"),
     Mutant("random numbers depend on the cut", "kernels/random/reference.py", "-(-(skip + numel) // 4), device)[skip : skip + numel]", "-(-(skip + numel) // 4), device)[:numel]", "kernels/test_random.py"),
     Mutant("onebit: classes mixed up", "codecs/quantization/onebit.py", "rows.join(-minus, plus", "rows.join(minus, plus", "codecs/test_quantization.py::test_onebit_by_hand"),
-    Mutant("onebit: sum instead of mean", "codecs/quantization/_signs.py", "rows.divide_(total, payload.rows // groups)", "total", "codecs/test_conformance.py::test_codec[onebit-workers_with_the_same_gradient_get_what_one_alone_would(strategy=all_gather)]"),
     Mutant("signum: momentum is not used", "codecs/quantization/signum.py", "super().reduce_to(Window.whole(momentum),", "super().reduce_to(source,", "codecs/test_quantization.py::test_signum_by_hand"),
     Mutant("lpc: clip ignored", "codecs/quantization/lpc.py", "high, clip=self.clip)", "high)", "codecs/test_quantization.py::test_lpc_grid_points_are_kept_by_hand"),
     Mutant("lpc: all ranks round alike", "codecs/quantization/lpc.py", "    def rule(self, numel: int) -> Rule:\n", '    def noise(self, rng):\n        return rng.shared("round")\n\n    def rule(self, numel: int) -> Rule:\n', "codecs/test_conformance.py::test_codec[lpc-workers_round_independently]"),
