@@ -7,7 +7,8 @@ import re
 import numpy
 import pytest
 import torch
-from steps import SHAPES, flat, given, tree_of
+from axis_jobs import gradients, reducer
+from steps import SHAPES, flat, given
 
 import gradwire
 
@@ -18,24 +19,6 @@ jax_codecs = pytest.importorskip("gradwire.frameworks.jax_codecs", exc_type=Impo
 P = jax.sharding.PartitionSpec
 EXACT = ("bf16", "fp16", "blockint(bits=8)", "blockint(bits=4)", "blockint(bits=2, block=100)", "topk(ratio=0.05)")
 CLOSE = {"none": 1e-6, "powersgd(rank=2)": 1e-5}  # sums and products in an order of their own
-
-
-def reducer(codec, workers):
-    """A compiled step, its first state, and what it was compiled to."""
-    transformation = jax_codecs.over_axis(codec, axis="data", workers=workers)
-    state = transformation.init(tree_of(lambda name: jax.numpy.zeros(SHAPES[name])))
-    specs = jax_codecs.state_specs(state, "data")
-    mesh = jax.sharding.Mesh(numpy.array(jax.devices()[:workers]), ("data",))
-
-    def step(gradients, state):
-        return transformation.update(jax.tree.map(lambda g: g[0], gradients), state)
-
-    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P("data"), specs), out_specs=(P(), specs), check_vma=False)
-    return jax.jit(mapped), state
-
-
-def gradients(step, workers):
-    return tree_of(lambda name: numpy.stack([given(rank, step, name) for rank in range(workers)]))
 
 
 @pytest.mark.parametrize("workers", [3, 4])
