@@ -85,16 +85,27 @@ def test_a_step_that_is_not_finite_leaves_the_state():
     assert (numpy.asarray(after.owner_error) == numpy.asarray(state.owner_error)).all()
 
 
-def test_the_state_goes_through_orbax(tmp_path):
+@pytest.mark.parametrize(
+    "codec, workers",
+    [("powersgd(rank=2)", 2), ("topk(ratio=0.05)", 2), ("topk(ratio=0.05)", 4), ("blockint", 2), ("blockint", 4)],
+)
+def test_the_state_goes_through_orbax(tmp_path, codec, workers):
+    """Bit for bit, on the devices that it lies on, which keep other rows each."""
     checkpoints = pytest.importorskip("orbax.checkpoint")
-    step, state = reducer("powersgd(rank=2)", 2)
-    _, state = step(gradients(0, 2), state)
+    step, state = reducer(codec, workers)
+    _, state = step(gradients(0, workers), state)
     with checkpoints.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", state)
         checkpointer.wait_until_finished()
-        restored = checkpointer.restore(tmp_path / "state", state)
-    wanted, found = (step(gradients(1, 2), kept)[0] for kept in (state, restored))
-    assert all((numpy.asarray(wanted[n]) == numpy.asarray(found[n])).all() for n in "abc")
+        restored = checkpointer.restore(tmp_path / "state", jax.tree.map(jax.numpy.zeros_like, state))
+    if state.owner_error is not None:
+        rows = numpy.asarray(state.owner_error)
+        assert all((rows[i] != rows[0]).any() for i in range(1, workers)), "the devices' rows should differ"
+    (wanted, kept), (found, restored_and_stepped) = (step(gradients(1, workers), each) for each in (state, restored))
+    for before, after in ((state, restored), (wanted, found), (kept, restored_and_stepped)):
+        for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+            assert (numpy.asarray(a) == numpy.asarray(b)).all()
+            assert a.sharding.is_equivalent_to(b.sharding, a.ndim)
 
 
 def test_a_training_stays_beside_the_uncompressed_one():
