@@ -25,7 +25,7 @@ DATA = {"conv": "CIFAR-10", "ncf": "MovieLens-1M"}
 def trainings(root: Path, source: Source) -> str:
     """Losses of 1, 2 and 4 processes, back end by back end; of each training the newest record."""
     paths = sorted((root / "results").glob("frameworks-training_*.jsonl"))
-    found = [(path, record) for path in paths for record in load(path)]
+    found = [(path, r) for path in paths for r in load(path) if r.what["codec"] in CODECS[r.what["model"]]]
     records = list({tuple(record.what.values()): record for _, record in found}.values())
     last = dict(found)  # of each file
     rows = "".join(
