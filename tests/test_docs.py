@@ -244,6 +244,11 @@ def test_links_lead_somewhere(page):
         assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), target
 
 
+def test_records_are_where_their_page_says():
+    for name in re.findall(r"`([^`\s]+\.jsonl)`", (ROOT / "results/README.md").read_text(encoding="utf-8")):
+        assert list((ROOT / "results").glob(name)), name
+
+
 def test_every_page_is_in_the_sites_navigation():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     moved = {"README.md": "index.md", "results/README.md": "results/records.md"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -98,3 +99,33 @@ def test_an_example_runs_under_torchrun():
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert re.search(example_jobs.PRINTED, done.stdout), done.stdout[-2000:]
+
+
+def test_processes_train_inside_the_program_as_devices_do():
+    """One device in each of two processes, and two devices of one process: memories by device, and bit for bit."""
+    command = [sys.executable, str(example_jobs.EXAMPLES / "train_jax_devices.py")]
+    command += ["--codec", "topk(ratio=0.1)", "--epochs", "4"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def started(devices, *words):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        return subprocess.Popen(
+            [*command, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "XLA_FLAGS": flags},
+        )
+
+    def ended(job):
+        out, err = job.communicate(timeout=300)
+        assert job.returncode == 0, err[-4000:]
+        return re.findall(r"loss ([\d.]+), weights ([\d.]+), on (\d) devices", out)
+
+    jobs = [started(1, "--coordinator", address, "--processes", "2", "--process", str(rank)) for rank in range(2)]
+    found = [ended(job) for job in jobs]
+    ((loss, _, devices),) = alone = ended(started(2))
+    assert found == [alone, []]
+    assert devices == "2"
+    assert float(loss) < 1.0  # from 2.1
