@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from given import message
 from ranks import Failure, Pool
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -187,6 +188,26 @@ class Odd(nn.Module):
 def fully_sharded(model, **how):
     fully_shard(model, mesh=how.pop("mesh", None) or init_device_mesh("cpu", (dist.get_world_size(),)))
     return model
+
+
+def parted_inside(rank):
+    """A model that is not sharded itself, but a module in it, as trainers have it."""
+    torch.manual_seed(0)
+    outer = nn.ModuleDict({"net": fully_sharded(Net())})
+    handle = gradwire.attach(outer, "bf16")
+    train(outer["net"], rank, range(2))
+    outer["head"] = nn.Linear(7, 7)
+    told = [message(gradwire.Incompatible, gradwire.attach, outer, "bf16")]
+    fully_sharded(outer["head"])
+    return handle.stats()["steps"], [*told, message(gradwire.Incompatible, gradwire.attach, outer, "bf16")]
+
+
+def test_a_module_that_is_sharded_inside_of_another_is_found_and_must_be_all_of_it(pool: Pool):
+    refused = (
+        "attach: 'head.weight' is outside of 'net', on which fully_shard was called, so it is not reduced with the "
+        "others. Call fully_shard on the whole model, too."
+    )
+    assert pool.run(2, parted_inside) == [(2, [refused] * 2)] * 2
 
 
 def wrong_uses():
