@@ -17,7 +17,7 @@ from gradwire.integrations.ddp import Handle, attach
 try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as problem:  # pragma: no cover
-    raise MissingExtra("gradwire.trainers.lightning needs lightning: pip install lightning") from problem
+    raise MissingExtra("gradwire.trainers.lightning needs lightning: pip install 'gradwire[trainers]'") from problem
 
 KEY = "gradwire"
 
