@@ -63,12 +63,15 @@ def main() -> None:
     )
     trainer = Trainer(Net(), arguments, train_dataset=Data())
     compressed = compression.compress(trainer, told.codec) if told.codec else None  # the second
-    found = trainer.train(resume_from_checkpoint=told.resume)
+    trainer.train(resume_from_checkpoint=told.resume)
+    with torch.no_grad():
+        x = Data().x.to(trainer.args.device)
+        loss = float(trainer.model(x=x, labels=x[:, :7].argmax(dim=1))["loss"])
     weights = sum(float(p.detach().double().abs().sum()) for p in trainer.model.parameters())
     if trainer.is_world_process_zero():
         handle = compressed.handle if compressed else None
         sent = f"{handle.stats()['sent_bytes_per_step']:.0f} bytes sent a step" if handle else "uncompressed"
-        print(f"loss {found.training_loss:.6f}, weights {weights:.12f}, {sent}")
+        print(f"loss {loss:.6f}, weights {weights:.12f}, {sent}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = [
     "jax",
     "keras",
@@ -19,6 +21,11 @@ HEAVY = [
     "tensorboard",
     "wandb",
     "hypothesis",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "transformers",
+    "ray",
 ]
 
 
@@ -37,6 +44,13 @@ def test_use_is_light():
     added = f"print([m for m in {HEAVY!r} if m in sys.modules and m not in before])"
     use = "import gradwire; gradwire.VirtualCluster(2, 'topk'); gradwire.attach"
     assert run(f"import sys, torch; before = set(sys.modules); {use}; {added}") == "[]"
+
+
+@pytest.mark.parametrize("trainer, package", [("huggingface", "transformers"), ("lightning", "lightning")])
+def test_a_trainer_that_is_not_installed_gets_a_sentence(trainer, package):
+    without = f"import sys; sys.modules[{package!r}] = None; from gradwire.core.errors import MissingExtra\n"
+    told = run(f"{without}try: import gradwire.trainers.{trainer}\nexcept MissingExtra as problem: print(problem)")
+    assert told == f"gradwire.trainers.{trainer} needs {package}: pip install 'gradwire[trainers]'"
 
 
 def test_import_touches_no_gpu_and_no_process_group():

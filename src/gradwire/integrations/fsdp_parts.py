@@ -161,6 +161,14 @@ def parts(model: nn.Module) -> list[Part]:
                 f"attach: {part.where!r} is sharded over other ranks than {found[0].where or 'the model'!r}, and a "
                 "handle has one group of ranks. Call fully_shard with one mesh."
             )
+    outermost = next(where for where, module in model.named_modules() if isinstance(module, FSDPModule))
+    within = f"{outermost}." if outermost else ""
+    left = [name for name, p in model.named_parameters() if p.requires_grad and not name.startswith(within)]
+    if left:  # torch ends the backward passes of two such modules one after the other: that would be two steps
+        raise Incompatible(
+            f"attach: {left[0]!r} is outside of {outermost!r}, on which fully_shard was called, so it is not reduced "
+            "with the others. Call fully_shard on the whole model, too."
+        )
     return found
 
 

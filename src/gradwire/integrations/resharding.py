@@ -27,6 +27,15 @@ AT = ("place", "shard", "rank", "workers")  # which rank of which mesh a state i
 REDUCE_SCATTER, REPLICAS = "reduce-scatter", "replicas"  # where a codec is at work
 
 
+def saved_by(state: State) -> int:
+    """How many ranks saved together with the one that this state is of: all shards of all replicas, or all workers.
+
+    Args:
+        state: of any handle.
+    """
+    return sum(map(len, _members(state))) if "place" in state else int(state.get("workers", 1))
+
+
 def own(states: Sequence[State], at: State) -> State | None:
     """The state that this very rank has saved, on a mesh of this form; None if it must be made of those of all.
 
@@ -42,13 +51,13 @@ def own(states: Sequence[State], at: State) -> State | None:
         if all(state[key] == at[key] for key in AT):
             return state
     saved = [(s["shard"][0], s["rank"]) for s in states]
-    everybody = [member for members in _members(states[0]) for member in members]
-    if sorted(saved) == sorted(everybody):
+    if sorted(saved) == sorted(member for members in _members(states[0]) for member in members):
         return None
+    ranks = saved_by(states[0])
     raise StateMismatch(
         f"gradwire: this state was saved by {_told(states[0])}, and this rank is {_told(at)}. Load this rank's own, "
-        f"or, after a change of the mesh, pass the list of all {len(everybody)} ranks' state dicts (with DCP: "
-        f"RankState(handle, saved_by={len(everybody)}))."
+        f"or, after a change of the mesh, pass the list of all {ranks} ranks' state dicts (with DCP: "
+        f"RankState(handle, saved_by={ranks}))."
     )
 
 

@@ -20,8 +20,11 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether `fully_shard` was called on it (FSDP2). By its name: that module takes long to load."""
-    return _is_a(unwrapped(model), "FSDPModule")
+    """Whether `fully_shard` was called on it or in it (FSDP2). By its name: that module takes long to load."""
+    found = unwrapped(model)
+    if not isinstance(found, nn.Module) or isinstance(found, DistributedDataParallel):
+        return False
+    return any(_is_a(module, "FSDPModule") for module in found.modules())
 
 
 def _is_a(model: Any, name: str) -> bool:

@@ -17,7 +17,9 @@ from gradwire.trainers import rank_files
 try:
     from transformers import Trainer, TrainerCallback
 except ModuleNotFoundError as problem:  # pragma: no cover
-    raise MissingExtra("gradwire.trainers.huggingface needs transformers: pip install transformers") from problem
+    raise MissingExtra(
+        "gradwire.trainers.huggingface needs transformers: pip install 'gradwire[trainers]'"
+    ) from problem
 
 CHECKPOINT = "checkpoint-{step}"  # as the Trainer names its folders
 

@@ -17,7 +17,7 @@ from gradwire.integrations.ddp import Handle, attach
 try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as problem:  # pragma: no cover
-    raise MissingExtra("gradwire.trainers.lightning needs lightning: pip install lightning") from problem
+    raise MissingExtra("gradwire.trainers.lightning needs lightning: pip install 'gradwire[trainers]'") from problem
 
 KEY = "gradwire"
 
@@ -39,8 +39,7 @@ class Compression(Callback):  # type: ignore[misc]
             raise Incompatible("attach: Lightning runs one process, so there is nothing to send; use more devices")
         self.handle = attach(trainer.strategy.model, self._codec, **self._options)
         if self._loaded:
-            same = len(self._loaded) == dist.get_world_size()
-            self.handle.load_state_dict(self._loaded[dist.get_rank()] if same else self._loaded)
+            self.handle.load_state_dict(self._loaded)  # of all: it finds its own, or puts them together
             self._loaded = []
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from gradwire.core.errors import StateMismatch
 from gradwire.integrations.dcp import Stateful, read_state
+from gradwire.integrations.resharding import saved_by
 
 NAME = "gradwire_rank{rank}.pt"
 
@@ -39,23 +41,28 @@ def save(handle: Stateful, folder: str | Path) -> None:
 
 
 def load(handle: Stateful, folder: str | Path) -> None:
-    """Continue from what was saved: by this rank, or, after a change of their number, by all ranks.
+    """Continue from what was saved: by this rank, or, after a change of their number or their mesh, by all ranks.
 
     Args:
         handle: what `attach` returned.
         folder: of the checkpoint.
     """
-    path, world = Path(folder), dist.get_world_size()
+    path = Path(folder)
     files = [path / NAME.format(rank=0)]
     if files[0].exists():  # it says how many there were
-        files = [path / NAME.format(rank=rank) for rank in range(_read(files[0]).get("workers", 1))]
+        files = [path / NAME.format(rank=rank) for rank in range(saved_by(_read(files[0])))]
     missing = [file.name for file in files if not file.exists()]
     if missing:
         raise StateMismatch(
             f"gradwire: {path} has no {', '.join(missing)}, so what the ranks still owed is lost; resume from a "
             "checkpoint that was saved with gradwire attached"
         )
-    handle.load_state_dict(_read(files[dist.get_rank()]) if len(files) == world else [_read(file) for file in files])
+    if len(files) == dist.get_world_size():
+        mine = _read(files[dist.get_rank()])
+        with suppress(StateMismatch):  # of another mesh of as many ranks; if those of all do not fit, that is told
+            handle.load_state_dict(mine)
+            return
+    handle.load_state_dict([_read(file) for file in files])
 
 
 def _read(file: Path) -> dict[str, Any]:
