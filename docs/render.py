@@ -361,7 +361,7 @@ def measured_tta() -> str:
             continue
         table = utility(runs, Measured.of(runs))
         target = max(table.targets)
-        best = max(table.rows, key=lambda row: row.speed_up[target] or 0.0)
+        best = max((r for r in table.rows if not r.lossy), key=lambda row: row.speed_up[target] or 0.0)
         where = table.time_label.removeprefix("measured: ")
         told.append(
             f"{best.label.partition(',')[0]} reaches {target:.1f} % {best.speed_up[target]:.1f} times as soon as FP16 "

@@ -21,8 +21,8 @@ from gradwire.laboratory.reproduce.claims.accordion_batch import (
     time,
 )
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained
+from gradwire.planner.seeds import Group
 from gradwire.planner.spec import parameters, same
-from gradwire.planner.tta import Group
 from gradwire.planner.workload import AFTER, shipped
 
 CONTROLLER, ADAQS = "accordion", "adaqs"
