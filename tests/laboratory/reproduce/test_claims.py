@@ -86,7 +86,7 @@ def test_fitted_claims_are_the_eight_and_are_held():
 
 
 def test_verdicts_of_the_formula_alone(judged):
-    """A formula cannot contradict what was measured, nor a simulation that only one set of inputs or one reading gives."""
+    """A formula cannot contradict what was measured, nor a simulation that one set of inputs or one reading gives."""
     tested = {c.id.removeprefix("U-") for c in ALL if c.basis == Basis.TESTED}
     by_verdict = {v: {n for n in tested if judged[n].verdict == v} for v in Verdict}
     assert {"A2", "B32", "C2", "C3", "D2", "H-RN101", "J1"} <= by_verdict[REPRODUCED]

@@ -21,6 +21,7 @@ from gradwire.laboratory.reproduce.grid import (
     with_our_encoding,
 )
 from gradwire.laboratory.reproduce.inputs import MEASURED, m_set
+from gradwire.laboratory.reproduce.ours import Ours, shipped_predict
 from gradwire.laboratory.reproduce.setup import usual
 from gradwire.planner import quality
 from gradwire.planner.profile import Profile
@@ -105,6 +106,17 @@ def test_latency_and_encode_speed_reach_formula_and_model():
     assert late[0].fp32 != base[0].fp32
     assert quick[0].fp32 > base[0].fp32
     assert quick[1].fp32 > base[1].fp32
+
+
+def test_slower_encoding_never_wins_more():
+    """Our own model, whose FP16 has to cast: those casts are no codec's, so that they stay as fast as they are."""
+    over = setups((10e9,))[:2]
+    sources = [case for case in model_cases(shipped_predict, "h200") if case.name == "(ii) flat, after"]
+    clear = [sources[0].tally([s.at(encode_speed=f) for s in over]).clear_fp16 for f in (0.01, 0.1, 1.0, 10.0)]
+    assert clear == sorted(clear)
+    ours = Ours(Profile.load(MEASURED))
+    slow, as_ever = (ours.seconds(over[0].at(encode_speed=f), "fp16") for f in (0.1, 1.0))
+    assert slow == as_ever
 
 
 def planted(codec, loss, kind):
