@@ -83,6 +83,10 @@ class THC(SharedScales):
         check.one_of("aggregation", self.aggregation, ("scatter", "sum", "saturate"))
 
     @property
+    def plain_here(self) -> str:
+        return "" if self.aggregation == "scatter" else "sums of codes have no kernel yet"
+
+    @property
     def traits(self) -> Traits:
         combine = Combine.GATHER if self.aggregation == "scatter" else Combine.ROUNDS
         claims = replace(ROUNDED, combine=combine, ignores_shapes=True)
