@@ -357,7 +357,8 @@ def _rule(kind: str | None, max_loss: float) -> str:
     tried = f"were tried on {kind}" if kind is not None else "were tried on every kind of task; --task says yours"
     return (
         f"Ranked are codecs that lost at most {max_loss:g} points, or {percent:g} % of a perplexity, wherever we "
-        f"trained with them, and that {tried}; others are listed apart."
+        f"trained with them, and that {tried}; others are listed apart. The mean of seeds counts: the ± "
+        "beside it is its 95 % interval, which may reach beyond that."
     )
 
 

@@ -57,7 +57,11 @@ class Quality:
     rounds: int
 
     def exceeds(self, max_loss: float) -> bool:
-        """Whether the loss is more than so many points, or twice as many percent of a perplexity."""
+        """Whether the loss is more than so many points, or twice as many percent of a perplexity.
+
+        The mean over seeds counts, not the end of its interval, which one seed makes wider than the limit and which a
+        perplexity does not have; whoever is told of a codec is told the margin.
+        """
         return self.loss > max_loss * (PERCENT_A_POINT if self.unit == PERPLEXITY else 1.0)
 
     def __str__(self) -> str:
