@@ -94,7 +94,7 @@ def test_a_table_for_people(some, people):
     assert row.split()[-1] == "-"
     assert next(line for line in lines if line.strip().startswith("fp16")).split()[-1] == "1.00x"
     told = " ".join(shown.split())
-    assert "2x: twice as soon as fp16; -: not reached; lossy: in a training of ours it lost more than 0.5" in told
+    assert "2x: twice as soon as fp16; -: not reached; lossy: lost over 0.5 points, or 1 % of a" in told
     assert "- quality over rounds is that of 8 workers" in shown
 
 
