@@ -366,9 +366,8 @@ def measured_tta() -> str:
             continue
         best = max(kept, key=lambda row: row.speed_up[target] or 0.0)
         where = table.time_label.removeprefix("measured: ")
-        soon = (
-            f"{best.label.partition(',')[0]} reaches {target:.1f} % {best.speed_up[target]:.1f} times as soon as FP16"
-        )
+        name, times = best.label.partition(",")[0], best.speed_up[target]
+        soon = f"{name} reaches {target:.1f} % {times:.1f} times as soon as FP16"
         told.append(f"{soon} on {where} (`--task {runs[0].task}`, [record](results/{path.name}))")
     return f" Measured all through: {'; '.join(told)}.\n" if told else "\n"
 
