@@ -78,7 +78,7 @@ def test_passes_of_plain_torch(name, monkeypatch):
             else:
                 _, result = trace.run(program, 4)
             engine.finish_step([result])
-    plain = gradwire.codec(name).plain_here
+    plain = gradwire.codec(name).plain_on_gpu
     if not plain:
         assert passes.count <= 5  # votes of a gather are read as bits and written by plain torch
     elif name not in FEW and not CUDA:

@@ -80,13 +80,13 @@ def _on_gpu(codec: Codec) -> str:
 
     others: dict[str, list[str]] = {}
     for variant in map(registry.build, codec.variants):
-        if variant.plain_here != codec.plain_here:
+        if variant.plain_on_gpu != codec.plain_on_gpu:
             others.setdefault(_by(variant), []).append(variant.spec)
     return "; ".join([_by(codec), *(f"{', '.join(specs)} in {by}" for by, specs in others.items())])
 
 
 def _by(codec: Codec) -> str:
-    return f"plain torch: {codec.plain_here}" if codec.plain_here else "Triton"
+    return f"plain torch: {codec.plain_on_gpu}" if codec.plain_on_gpu else "Triton"
 
 
 @cache

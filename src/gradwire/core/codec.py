@@ -85,11 +85,6 @@ class Codec(ABC):
     plain_on_gpu: ClassVar[str] = "no kernels are written for it"  # or for some of it; "": Triton's do all
 
     @property
-    def plain_here(self) -> str:
-        """`plain_on_gpu` of these parameters, where that depends on them."""
-        return self.plain_on_gpu
-
-    @property
     @abstractmethod
     def traits(self) -> Traits:
         """The claims; a property, because they may depend on the parameters."""
