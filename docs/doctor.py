@@ -28,6 +28,7 @@ def block(root: Path, source: Source) -> str:
     estimated = {gain.codec: gain.step_seconds for gain in found.codecs}
     text = (
         f"```text\n$ {plain.command}\n{shown}\n```\n{source(path, plain)}\n"
+        "What our trainings say is of that day; `gradwire advise` has those that were made since.\n\n"
         "Did the estimates come true? The same job afterwards, with `--codec`, steps as they were seen:\n\n"
         "| codec | estimated, ms | measured, median, ms | p20 to p80 | off |\n|---|---|---|---|---|\n"
     )

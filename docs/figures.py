@@ -31,9 +31,10 @@ from gradwire.laboratory.reproduce.throughput import (
     Setting,
 )
 from gradwire.planner.clock import Times
+from gradwire.planner.seeds import Group
 from gradwire.planner.spec import same, short
 from gradwire.planner.training import Run
-from gradwire.planner.tta import Group, utility
+from gradwire.planner.tta import utility
 
 THROUGHPUT = {
     "topkc": ("Figure 1", (*TOPK, *TOPKC)),

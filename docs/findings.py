@@ -25,8 +25,9 @@ from gradwire.laboratory.reproduce.evidence import Evidence, Trained, checked, g
 from gradwire.laboratory.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
 from gradwire.planner.clock import Modelled
 from gradwire.planner.quality import PERPLEXITY, seed_noise
+from gradwire.planner.seeds import by_rate
 from gradwire.planner.spec import short
-from gradwire.planner.tta import COMPARABLE_SHARE, Utility, by_rate, slack, utility
+from gradwire.planner.tta import COMPARABLE_SHARE, LOSSY_NOTE, Utility, slack, utility
 from gradwire.planner.workload import shipped
 
 HARDWARE = "h200"
@@ -96,8 +97,8 @@ def _perplexities() -> str:
     """How noisy they are taken to be."""
     known = seed_noise(PERPLEXITY)
     if known is None:
-        assumed = 100 * COMPARABLE_SHARE / 2
-        return f"No perplexity was trained twice; half of what counts as equal, {assumed:g} %, is taken for its noise."
+        assumed = 100 * COMPARABLE_SHARE
+        return f"No perplexity was trained twice; as much as counts as equal, {assumed:g} %, is taken for its noise."
     return f"Perplexities differ by less than {known:.1f} % so."
 
 
@@ -365,7 +366,7 @@ def _utilities(evidence: Evidence) -> str:
 def _utility(table: Utility) -> str:
     rows = []
     for row in table.rows:
-        cells = [str(row.rank), row.label, quality_cell(row)]
+        cells = [str(row.rank), row.name, quality_cell(row)]
         cells.append("-" if row.seconds_per_round is None else f"{1e3 * row.seconds_per_round:.3g}")
         for target in table.targets:
             reached, ratio = row.to_target[target], row.speed_up[target]
@@ -374,7 +375,8 @@ def _utility(table: Utility) -> str:
             )
         rows.append(cells)
     heads = ("rank", "codec", f"best, {table.unit}", "ms a round", *(f"to {t:g}" for t in table.targets))
-    notes = "".join(f"- {a}\n" for a in (table.schedule_note, *table.assumptions) if a)
+    lossy = LOSSY_NOTE if any(row.lossy for row in table.rows) else ""
+    notes = "".join(f"- {a}\n" for a in (lossy, table.schedule_note, *table.assumptions) if a)
     return f"\n### {table.setup['task']}, {table.time_label}\n\n{setup_words(table)}.\n\n{_table(heads, rows)}\n{notes}"
 
 

@@ -38,7 +38,7 @@ from gradwire.laboratory.bench.sweep import key
 from gradwire.laboratory.reproduce.evidence import Evidence
 from gradwire.planner.clock import Measured, Modelled
 from gradwire.planner.training import Run
-from gradwire.planner.tta import utility
+from gradwire.planner.tta import is_baseline, utility
 
 sys.path.insert(0, str(Path(__file__).parent))
 import autopilot
@@ -280,8 +280,7 @@ def readme() -> str:
     text = _filled((ROOT / "README.md").read_text(encoding="utf-8"), "demo", demo_block(path, records))
     text = _filled(text, "advice", advice_block())
     text = _filled(text, "tta", tta_block())
-    (wins, _), *_ = prediction.bet(Evidence())
-    said = f"; by our model, with what we measured on an H200, {wins} beat FP16 by more than 5 %: "
+    said = prediction.for_readme(Evidence())
     held = "fails" if throughputs.fails() else "holds"
     text = re.sub(r"it \w+(?= on \[38 published throughputs\])", f"it {held}", text)
     return re.sub(r"(?<=in 6 of 200 set-ups).*(?=\[docs/utility)", said, text)
@@ -344,7 +343,7 @@ def tta_block() -> str:
         f"Records ({files}): ResNet-9 on CIFAR-10, 8 virtual workers, 24 epochs, "
         f"{' or '.join(map(str, seeds))} seeds, `gradwire bench accuracy --study grace-resnet9`, "
         f"{runs[0].record.environment['gpu']}, commits {commits}. "
-        f"Accuracy is measured, the time of a step modelled.{_capital(table.schedule_note)} {measured_tta()}"
+        f"Accuracy is measured, the time of a step modelled.{_capital(table.schedule_note)}{measured_tta()}"
     )
 
 
@@ -354,7 +353,7 @@ def _capital(note: str) -> str:
 
 
 def measured_tta() -> str:
-    """The same with a measured clock: the codec that is soonest on emulated hosts, task by task."""
+    """The same with a measured clock: the codec that is soonest on emulated hosts, task by task, of those not lossy."""
     told = []
     for path in sorted((ROOT / "results").glob("accuracy_*.jsonl")):
         runs = [Run.of(r) for r in load(path)]
@@ -362,13 +361,15 @@ def measured_tta() -> str:
             continue
         table = utility(runs, Measured.of(runs))
         target = max(table.targets)
-        best = max(table.rows, key=lambda row: row.speed_up[target] or 0.0)
+        kept = [row for row in table.rows if not row.lossy and not is_baseline(row) and row.speed_up[target]]
+        if not kept:
+            continue
+        best = max(kept, key=lambda row: row.speed_up[target] or 0.0)
         where = table.time_label.removeprefix("measured: ")
-        told.append(
-            f"{best.label.partition(',')[0]} reaches {target:.1f} % {best.speed_up[target]:.1f} times as soon as FP16 "
-            f"on {where} (`--task {runs[0].task}`, [record](results/{path.name}))"
-        )
-    return f"Measured all through: {'; '.join(told)}.\n"
+        name, times = best.label.partition(",")[0], best.speed_up[target]
+        soon = f"{name} reaches {target:.1f} % {times:.1f} times as soon as FP16"
+        told.append(f"{soon} on {where} (`--task {runs[0].task}`, [record](results/{path.name}))")
+    return f" Measured all through: {'; '.join(told)}.\n" if told else "\n"
 
 
 def newest() -> tuple[Path, list[Record]]:

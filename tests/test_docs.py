@@ -286,6 +286,8 @@ def test_docstrings_become_markdown():
 def test_the_readme_is_short_and_its_numbers_have_a_record():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
+    newest = max((ROOT / "results").glob("tests_h200_*.jsonl")).name
+    assert f"(results/{newest})" in text.partition("## Status")[2]
     network = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
     wins = re.findall(r"(?<!to )\b\d+ of \d+(?=;|\.)", text.partition("## Ask")[0])
     assert len(wins) == 2

@@ -35,11 +35,22 @@ def test_every_codec_is_listed_with_all_it_promises(capsys):
         assert one["memory"] == one["traits"]["memory"]
         assert one["summary"].strip()
         assert one["bits_per_element"] > 0
-        assert one["on_gpu"] == "Triton" or one["on_gpu"].startswith("plain torch: ")
+        assert one["on_gpu"].startswith(("Triton", "plain torch: "))
     bits = {one["name"]: one["bits_per_element"] for one in listed}
     assert (bits["none"], bits["fp16"], bits["bf16"]) == (32.0, 16.0, 16.0)
     assert bits["powersgd"] == 32 * 4 * 2048 / 1024**2
     assert 1.0 <= bits["signsgd"] < 1.001
+
+
+def test_parameters_without_a_kernel_are_told_apart(capsys):
+    """Of thc only one aggregation has kernels; which, `tests/kernels/test_gpu_claims.py` counts."""
+    plain = "plain torch: sums of codes have no kernel yet"
+    told = answer(capsys, "thc")["on_gpu"]
+    assert told.startswith("Triton; thc(")
+    assert told.endswith(f"aggregation='saturate') in {plain}")
+    for aggregation in ("sum", "saturate"):
+        assert answer(capsys, f"thc(aggregation='{aggregation}')")["on_gpu"].startswith(plain)
+    assert answer(capsys, "fp16")["on_gpu"] == "Triton"
 
 
 def test_one_codec_with_its_maths(capsys):

@@ -24,8 +24,9 @@ LAYOUT = Layout.of([("w", (64, 96)), ("b", (48,)), ("v", (96, 70))])
 FREE = {"empty", "empty_like", "new_empty", "zeros", "view", "_unsafe_view", "slice", "split", "expand", "as_strided"}
 FREE |= {"t", "permute", "transpose", "unsqueeze", "squeeze", "select", "detach", "alias", "reshape"}
 DEFAULT = ("blockint", "randomk")  # others take long in the interpreter
-NOTHING_TO_WIN = ("none", "bf16")  # plain torch does not do more
+FEW = ("none", "bf16")  # of such passes, though no kernel does them
 EACH = [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.sweep) for n in gradwire.codec_names()]
+EACH += [pytest.param(f"thc(aggregation='{a}')", marks=pytest.mark.sweep) for a in ("sum", "saturate")]
 
 
 class Passes(TorchDispatchMode):
@@ -80,5 +81,5 @@ def test_passes_of_plain_torch(name, monkeypatch):
     plain = gradwire.codec(name).plain_on_gpu
     if not plain:
         assert passes.count <= 5  # votes of a gather are read as bits and written by plain torch
-    elif name not in NOTHING_TO_WIN and not CUDA:
+    elif name not in FEW and not CUDA:
         assert passes.count > 5

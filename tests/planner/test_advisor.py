@@ -425,7 +425,9 @@ def test_a_missing_validation_is_no_failure(monkeypatch, tmp_path):
 def test_remarks():
     assert asked().remarks[0].startswith("Ranked by time alone, as asked for: ")
     wanted = "Ranked are codecs that lost at most 0.25 points, or 0.5 % of a perplexity, wherever we trained with them"
-    assert asked(any_codec=False, max_loss=0.25).remarks[0].startswith(wanted)
+    rule = asked(any_codec=False, max_loss=0.25).remarks[0]
+    assert rule.startswith(wanted)
+    assert rule.endswith("The mean of seeds counts: the ± beside it is its 95 % interval, which may reach beyond that.")
     assert len(asked().remarks) == 1
     assert "node by node" in asked(gpus_per_node=4).remarks[1]
     assert "memory" in asked(backward=0.1).remarks[-1]  # of a backward pass that was given, no memory is known

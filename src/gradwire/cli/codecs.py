@@ -68,10 +68,25 @@ def describe(codec: Codec) -> dict[str, Any]:
         "strategies": possible(codec),
         "bits_per_element": _bits(codec),
         "memory": codec.traits.memory,
-        "on_gpu": f"plain torch: {codec.plain_on_gpu}" if codec.plain_on_gpu else "Triton",
+        "on_gpu": _on_gpu(codec),
         "summary": docstring(codec).partition("\n")[0],
         "paper": codec.paper,
     }
+
+
+def _on_gpu(codec: Codec) -> str:
+    """What computes it on a GPU, and which of its variants go another way."""
+    from gradwire.core.codec import codecs as registry
+
+    others: dict[str, list[str]] = {}
+    for variant in map(registry.build, codec.variants):
+        if variant.plain_on_gpu != codec.plain_on_gpu:
+            others.setdefault(_by(variant), []).append(variant.spec)
+    return "; ".join([_by(codec), *(f"{', '.join(specs)} in {by}" for by, specs in others.items())])
+
+
+def _by(codec: Codec) -> str:
+    return f"plain torch: {codec.plain_on_gpu}" if codec.plain_on_gpu else "Triton"
 
 
 @cache

@@ -19,8 +19,9 @@ from gradwire.cli.output import AsJson, CsvFile, PlotFile, check_output, check_p
 
 if TYPE_CHECKING:
     from gradwire.planner.clock import Clock
+    from gradwire.planner.seeds import Options
     from gradwire.planner.training import Run
-    from gradwire.planner.tta import Options, Row, Utility
+    from gradwire.planner.tta import Row, Utility
 
     Setups = dict[tuple[Any, ...], list[Run]]  # trainings by what they must share to be compared
 
@@ -106,7 +107,8 @@ def tta(
     GPUs at 10 Gbit/s if you do not), or that of the records, where they were measured on a cluster and you describe
     none. Targets are qualities near FP16's best unless given. Of several seeds the median time is told. Under an
     annealed schedule quality comes at its end, so that a time to it is rounds a second times pass or fail; a note says
-    so where all that arrive do so in the last tenth. Several set-ups are listed, with the options that choose one of
+    so where all that arrive do so in the last tenth. Codecs that lost more than `advise` allows in any training of ours
+    are called lossy, and come last. Several set-ups are listed, with the options that choose one of
     them; the exit code then is 2.
 
     \b
@@ -114,7 +116,7 @@ def tta(
       gradwire tta results/accuracy_resnet9.jsonl --gpus 16 --bandwidth 10gbit
       gradwire tta results/accuracy_resnet9.jsonl --target 93 --rolling 500 --plot curves.html
     """
-    from gradwire.planner.tta import Options
+    from gradwire.planner.seeds import Options
 
     check_plot("tta", plot)
     check_output("tta", "--csv", csv)
@@ -141,7 +143,8 @@ def tell(
     as_json: bool,
 ) -> None:
     """The utility table of one set-up, drawn and written where asked."""
-    from gradwire.planner.tta import AS_IT_IS, as_dict, utility
+    from gradwire.planner.seeds import AS_IT_IS
+    from gradwire.planner.tta import as_dict, utility
 
     table = utility(runs, clock, targets=target or None, options=read or AS_IT_IS)
     files = [*_draw(table, plot), *_write(table, csv)]
@@ -291,7 +294,10 @@ def _page(table: Utility, files: Sequence[str]) -> RenderableType:
 
 
 def table_of(table: Utility) -> Table:
-    caption = f"2x: twice as soon as {table.baseline}; -: not reached"
+    from gradwire.planner.tta import LOSSY_NOTE
+
+    lossy = f"; {LOSSY_NOTE}" if any(row.lossy for row in table.rows) else ""
+    caption = f"2x: twice as soon as {table.baseline}; -: not reached{lossy}"
     made = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, caption=caption, caption_justify="left")
     made.add_column("", overflow="fold")
     heads = [f"best\n{table.unit}", f"to\n{table.baseline}", "a round", "bits"]
@@ -306,7 +312,7 @@ def _cells(row: Row, table: Utility) -> list[str]:
     from gradwire.core.units import format_milliseconds
     from gradwire.laboratory.report.accuracy import duration, number, quality_cell
 
-    cells = [row.label, quality_cell(row), "-" if row.difference is None else f"{row.difference:+.2f}"]
+    cells = [row.name, quality_cell(row), "-" if row.difference is None else f"{row.difference:+.2f}"]
     cells += ["-" if row.seconds_per_round is None else format_milliseconds(row.seconds_per_round)]
     cells += [number(row.bits_per_element)]
     for target in table.targets:

@@ -24,3 +24,4 @@ PREDICTED_STRATEGIES = ("auto", "all_gather", "all_reduce", "scatter_reduce_gath
 
 WIN = 1.05  # times as fast as a baseline, to be called a win
 MAX_LOSS = 0.5  # points that a codec may lose against FP16 and still be recommended
+PERCENT_A_POINT = 2.0  # of a perplexity, that count as much as a point

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from gradwire.core.baselines import FP16, MAX_LOSS, WIN
+from gradwire.core.baselines import FP16, MAX_LOSS, PERCENT_A_POINT, WIN
 from gradwire.core.errors import ConfigError
 from gradwire.core.registry import Check
 from gradwire.core.units import format_bytes, format_milliseconds
@@ -353,11 +353,12 @@ def _judged(one: Ranked, kind: str | None, max_loss: float) -> Ranked:
 
 def _rule(kind: str | None, max_loss: float) -> str:
     """Which codecs are ranked."""
-    percent = max_loss * quality.PERCENT_A_POINT
+    percent = max_loss * PERCENT_A_POINT
     tried = f"were tried on {kind}" if kind is not None else "were tried on every kind of task; --task says yours"
     return (
         f"Ranked are codecs that lost at most {max_loss:g} points, or {percent:g} % of a perplexity, wherever we "
-        f"trained with them, and that {tried}; others are listed apart."
+        f"trained with them, and that {tried}; others are listed apart. The mean of seeds counts: the ± "
+        "beside it is its 95 % interval, which may reach beyond that."
     )
 
 

@@ -18,11 +18,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from gradwire.core.baselines import FP16, FP32, MAX_LOSS
+from gradwire.core.baselines import FP16, FP32, MAX_LOSS, PERCENT_A_POINT
 from gradwire.core.errors import ConfigError
+from gradwire.planner.seeds import Group, tuned
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import CHOSEN, NO_MEMORY, Run, latest
-from gradwire.planner.tta import Group, tuned
 
 IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION = "images", "language", "recommendation", "segmentation"
 TASKS = (IMAGES, LANGUAGE, RECOMMENDATION, SEGMENTATION)
@@ -38,7 +38,6 @@ FAMILIES = {
     "unet": SEGMENTATION,
 }
 POINTS, PERPLEXITY = "points", "percent of the perplexity"
-PERCENT_A_POINT = 2.0  # of a perplexity
 SAFE, LOSSY, UNTRIED = "safe", "lossy", "untried"
 DEVIATIONS = 1.96  # to either side of the mean: 95 % of a normal distribution
 
@@ -58,7 +57,11 @@ class Quality:
     rounds: int
 
     def exceeds(self, max_loss: float) -> bool:
-        """Whether the loss is more than so many points, or twice as many percent of a perplexity."""
+        """Whether the loss is more than so many points, or twice as many percent of a perplexity.
+
+        The mean over seeds counts, not the end of its interval, which one seed makes wider than the limit and which a
+        perplexity does not have; whoever is told of a codec is told the margin.
+        """
         return self.loss > max_loss * (PERCENT_A_POINT if self.unit == PERPLEXITY else 1.0)
 
     def __str__(self) -> str:
@@ -97,20 +100,25 @@ def kind_of(model: str) -> str | None:
 
 
 def standing(
-    codec: str, kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Quality] | None = None
+    codec: str,
+    kind: str | None,
+    max_loss: float = MAX_LOSS,
+    table: Sequence[Quality] | None = None,
+    memory: str | None = None,
 ) -> Standing:
-    """What our records say of a codec with its own memory.
+    """What our records say of a codec.
 
     Args:
         codec: its spec.
         kind: of task; None: not known, so that the codec must be safe in every kind that was tried.
         max_loss: points that it may have lost, wherever it was tried.
         table: qualities; None: what is shipped.
+        memory: by its name; None: the codec's own.
     """
     every = shipped() if table is None else table
     try:
         known = [e for e in every if same(e.codec, codec)]
-        known = [e for e in known if (e.memory != NO_MEMORY) == keeps(codec)]
+        known = [e for e in known if (e.memory == memory if memory else (e.memory != NO_MEMORY) == keeps(codec))]
     except ConfigError:  # of a record, and no spec: what it was is not known
         known = []
     if any(e.exceeds(max_loss) for e in known):
@@ -120,6 +128,13 @@ def standing(
     if alike and kinds == {e.kind for e in alike}:
         return Standing(SAFE, max(alike, key=_severity))
     return Standing(UNTRIED, max(known, key=_severity, default=None))
+
+
+def of_training(run: Run) -> Standing | None:
+    """The same of what was trained with; None: nothing is lost by it (a baseline), or a controller chose."""
+    if run.controller is not None or run.codec in (FP32, FP16):
+        return None
+    return standing(run.codec, kind_of(run.task), memory=run.memory)
 
 
 def safe(kind: str | None, max_loss: float = MAX_LOSS, table: Sequence[Quality] | None = None) -> list[str]:

@@ -6,12 +6,12 @@
 
 Runs are compared within one set-up: task, data, workers, batch, epochs, precision. Of several seeds the mean and the
 range of the best quality are told; the time to a target is found seed by seed, and the median of it told, with never as
-the longest time. Ratios are FP16's time over the codec's: above 1 the codec is there sooner.
+the longest time. Ratios are FP16's time over the codec's: above 1 the codec is there sooner. What lost too much in any
+training of ours, by the rule of `advise`, is called lossy and ranked after the others.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,73 +19,22 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from gradwire.core.baselines import FP16, FP32
+from gradwire.core.baselines import FP16, FP32, MAX_LOSS, PERCENT_A_POINT
 from gradwire.core.errors import ConfigError
-from gradwire.planner.clock import Clock, Times
-from gradwire.planner.training import Curve, Point, Reached, Run, latest, mean, time_to
+from gradwire.planner import quality
+from gradwire.planner.clock import Clock
+from gradwire.planner.seeds import AS_IT_IS, Group, Options, by_rate, groups, tuned
+from gradwire.planner.training import Curve, Point, Reached, Run, mean, time_to
 
 SETUP = ("task", "data", "workers", "batch", "epochs", "precision")
 IN_NAME = ("codec", "memory", "controller", "seed")
-POINTS = (0.5, 1.0, 2.0)  # below the baseline's best, in percent
-FACTORS = (1.02, 1.05, 1.1)  # times the baseline's best, of what should be low
+POINTS = (MAX_LOSS, 1.0, 2.0)  # below the baseline's best, in percent
+FACTORS = tuple(1 + PERCENT_A_POINT * p / 100 for p in POINTS)  # times the baseline's best, of what should be low
 WAYS = (0.99, 0.95, 0.9)  # of the way from the baseline's start to its best, of any other scale
-COMPARABLE = {"%": 0.5}  # how far below the baseline still counts as its quality: points
 LATE = 0.9  # of a schedule
-COMPARABLE_SHARE = 0.02  # of the baseline's quality, in any other unit
-
-
-@dataclass(frozen=True)
-class Options:
-    """How curves are read: the published ones are averaged over thousands of rounds, and stopped early."""
-
-    rolling: int = 0  # rounds
-    patience: float | None = None  # epochs
-    min_delta: float = 0.0
-
-    def of(self, curve: Curve) -> Curve:
-        curve = curve.rolling(self.rolling)
-        return curve if self.patience is None else curve.stopped(self.patience, self.min_delta)
-
-
-AS_IT_IS = Options()
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in their seed alone."""
-
-    runs: tuple[Run, ...]
-
-    @property
-    def first(self) -> Run:
-        return self.runs[0]
-
-    @property
-    def name(self) -> str:
-        """Codec or controller, and memory."""
-        run = self.first
-        told = run.controller or run.codec
-        return told if run.memory == "none" else f"{told}, {run.memory}"
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(r.seed for r in self.runs)
-
-    def curves(self, clock: Clock | None, options: Options) -> tuple[list[Curve], Times | None]:
-        """One a seed, and what the clock says of the first. Without a clock, rounds are the seconds."""
-        if clock is None:
-            return [options.of(r.by_rounds()) for r in self.runs], None
-        found = [clock.times(r) for r in self.runs]
-        curves = [options.of(r.curve(t.seconds)) for r, t in zip(self.runs, found, strict=True) if t.seconds]
-        return curves, found[0]
-
-    def bests(self, options: Options = AS_IT_IS) -> list[float]:
-        return [options.of(r.by_rounds()).best for r in self.runs]
-
-    @property
-    def best(self) -> float:
-        """Mean over seeds."""
-        return sum(self.bests()) / len(self.runs)
+COMPARABLE_SHARE = PERCENT_A_POINT * MAX_LOSS / 100  # of the baseline's quality, where that is not in percent
+ALLOWED = f"{MAX_LOSS:g} points, or {100 * COMPARABLE_SHARE:g} % of a perplexity"
+LOSSY_NOTE = f"{quality.LOSSY}: lost over {ALLOWED}, in a training of ours"
 
 
 @dataclass(frozen=True)
@@ -102,7 +51,18 @@ class Row:
     speed_up: Mapping[float, float | None]
     curves: tuple[Curve, ...]
     note: str
+    standing: quality.Standing | None = None  # by our own trainings; None: a baseline, or a controller
     rank: int = 0
+
+    @property
+    def lossy(self) -> bool:
+        """Whether it lost more than `advise` allows in any training of ours; such rows are ranked last."""
+        return self.standing is not None and self.standing.kind == quality.LOSSY
+
+    @property
+    def name(self) -> str:
+        """The label, and whether it is lossy."""
+        return f"{self.label} ({quality.LOSSY})" if self.lossy else self.label
 
     @property
     def bits_per_element(self) -> float | None:
@@ -169,34 +129,6 @@ def _late(rows: Iterable[Row], target: float) -> bool:
     return bool(reached) and all(run.annealed and share >= LATE for run, share in reached)
 
 
-def groups(runs: Iterable[Run]) -> list[Group]:
-    """Runs that differ in nothing but their seed, each seed's latest, in the order of the first."""
-    found: dict[str, list[Run]] = {}
-    for run in latest(runs):
-        found.setdefault(_but_for(run, "seed"), []).append(run)
-    return [Group(tuple(sorted(alike, key=lambda run: run.seed))) for alike in found.values()]
-
-
-def by_rate(found: Iterable[Group]) -> list[list[Group]]:
-    """Groups that differ in nothing but the learning rate, in the order of the first."""
-    alike: dict[str, list[Group]] = {}
-    for group in found:
-        alike.setdefault(_but_for(group.first, "seed", "learning_rate"), []).append(group)
-    return list(alike.values())
-
-
-def _but_for(run: Run, *names: str) -> str:
-    return json.dumps({k: v for k, v in run.what.items() if k not in names}, sort_keys=True)
-
-
-def tuned(found: Iterable[Group]) -> Group:
-    """Of groups that differ in settings such as the learning rate: the best of those with most seeds.
-
-    A setting is chosen by one seed, and the others then say what it is worth: a lucky seed of another one does not.
-    """
-    return max(found, key=lambda g: (len(g.runs), g.best if g.first.higher_is_better else -g.best))
-
-
 def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
     """Runs that may be compared with each other."""
     found: dict[tuple[Any, ...], list[Run]] = {}
@@ -206,12 +138,12 @@ def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
 
 
 def slack(quality: float, unit: str) -> float:
-    """By how much a run may miss this quality, and still count as its equal.
+    """By how much a run may miss this quality, and still count as its equal: what `advise` lets a codec lose.
 
     >>> slack(93.0, "%"), round(slack(50.0, "perplexity"), 6)
-    (0.5, 1.0)
+    (0.5, 0.5)
     """
-    return COMPARABLE.get(unit, COMPARABLE_SHARE * abs(quality))
+    return MAX_LOSS if unit == "%" else COMPARABLE_SHARE * abs(quality)
 
 
 def default_targets(group: Group, unit: str, options: Options = AS_IT_IS) -> tuple[float, ...]:
@@ -257,7 +189,7 @@ def utility(
     made = [_row(g, name, clock, goals, options) for g, name in zip(found, labels(found), strict=True)]
     if reference is not None:
         made = [_beside(row, made[found.index(reference)]) for row in made]
-    ranked = sorted(made, key=_order)
+    ranked = sorted(made, key=lambda row: (row.lossy, soonest(row)))
     return Utility(
         setup={k: run.what.get(k) for k in (*SETUP, "model")},
         metric=str(run.outcome["metric"]),
@@ -306,6 +238,7 @@ def _row(group: Group, label: str, clock: Clock | None, targets: Sequence[float]
         speed_up=dict.fromkeys(targets),
         curves=tuple(curves),
         note="" if times is None else times.note,
+        standing=quality.of_training(group.first),
     )
 
 
@@ -326,7 +259,7 @@ def _beside(row: Row, reference: Row) -> Row:
     return replace(row, difference=sign * (row.best - reference.best), speed_up=ratios)
 
 
-def _order(row: Row) -> tuple[float, ...]:
+def soonest(row: Row) -> tuple[float, ...]:
     """The soonest at the hardest target first; who meets none, by quality."""
     times = [math.inf if r is None else r.seconds for r in row.to_target.values()]
     return (*times, -row.best if row.group.first.higher_is_better else row.best)
@@ -374,5 +307,7 @@ def _plain(row: Row) -> dict[str, Any]:
             else {"seconds": reached.seconds, "rounds": reached.rounds, "speed_up": row.speed_up[t]}
             for t, reached in row.to_target.items()
         },
+        "standing": None if row.standing is None else row.standing.kind,
+        "evidence": None if row.standing is None else row.standing.sentence,
         "note": row.note,
     }

@@ -15,7 +15,7 @@ from gradwire.laboratory.report import document
 from gradwire.laboratory.report.page import Choice, Table
 from gradwire.laboratory.report.sections.accuracy import MOST_SWITCHES, section
 from gradwire.planner.training import Run
-from gradwire.planner.tta import utility
+from gradwire.planner.tta import LOSSY_NOTE, utility
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from trainings import perplexity, training
@@ -77,10 +77,10 @@ def test_time_is_shown_where_it_was_measured_and_only_there():
     chart, table = of(records, "time to accuracy")
     assert chart.x.label == f"seconds, {MEASURED}"
     assert list(next(s for s in chart.series if s.label == "topk").xs) == [1.0, 2.0, 3.0]
-    assert table.caption == MEASURED
+    assert table.caption == f"{MEASURED}; {LOSSY_NOTE}"
     assert table.headings == ("codec", "rank", "a round", *("to 89.5 %", "FP16 / this", "to 89 %", "FP16 / this"),
                               "to 88 %", "FP16 / this")  # fmt: skip
-    assert table.rows[0][:5] == ["topk", "1", "0.1 s", "2.95 s", "5"]
+    assert table.rows[1][:5] == ["topk (lossy)", "2", "0.1 s", "2.95 s", "5"]
 
 
 def test_two_places_are_not_compared():

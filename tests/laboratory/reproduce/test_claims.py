@@ -86,19 +86,21 @@ def test_fitted_claims_are_the_eight_and_are_held():
 
 
 def test_verdicts_of_the_formula_alone(judged):
-    """A formula cannot contradict what was measured; a simulation is contradicted by the formula that it is of."""
+    """A formula cannot contradict what was measured, nor a simulation that one set of inputs or one reading gives."""
     tested = {c.id.removeprefix("U-") for c in ALL if c.basis == Basis.TESTED}
     by_verdict = {v: {n for n in tested if judged[n].verdict == v} for v in Verdict}
-    assert {"A2", "B32", "C2", "C3", "D1", "D2", "H-RN101", "J1"} <= by_verdict[REPRODUCED]
-    assert by_verdict[CONTRADICTED] == {"G1"}
+    assert {"A2", "B32", "C2", "C3", "D2", "H-RN101", "J1"} <= by_verdict[REPRODUCED]
+    assert not by_verdict[CONTRADICTED]
     assert {"C5", "J2", "J5"} <= by_verdict[NOT_REPRODUCED]
-    assert {"H-RN50", "H-BERT", "I1", "J4", "M1", "L2", "P1"} <= by_verdict[OPEN]
+    assert {"D1", "G1", "H-RN50", "H-BERT", "I1", "J4", "M1", "L2", "P1"} <= by_verdict[OPEN]
     assert {judged[n].verdict for n in ("A3c", "K1", "L1")} == {CONTRADICTED}  # derived, and counted apart
 
 
 def test_reasons_say_who_decides(judged):
     assert judged["A1"].found == "262 ms by the formula with the M-set"
-    assert judged["D1"].why == "Wanted: within 5 % of 8.2. With the M-set 9.6."
+    assert judged["D1"].why == (
+        "it hangs on inputs that are not printed. Wanted: within 5 % of 8.2. With the M-set 9.6."
+    )
     assert judged["A3d"].found == "1 by our model"
     assert judged["C5"].why == (
         "our set-up differs: no cluster of V100 GPUs, the study's formula with inputs solved from other claims of it "

@@ -20,7 +20,7 @@ def row(exhibit, what):
 
 
 def test_all_that_the_text_allows_is_there():
-    assert set(EXHIBITS) == {*IDS, "contradictions", "grid", "sensitivity"}
+    assert set(EXHIBITS) == {*IDS, "contradictions", "grid", "safe", "sensitivity"}
 
 
 @pytest.mark.parametrize("id", EXHIBITS)

@@ -122,13 +122,25 @@ def test_the_studys_rule_says_yes_and_no(id):
 def test_the_study_is_open_where_inputs_readings_or_the_model_decide():
     simulated = CLAIMS["U-D1"].check
     assert simulated.decide(Asked(formula_m=(8.2,), formula_s=(19.0,))).verdict == OPEN
-    assert simulated.decide(Asked(formula_m=(19.0,), formula_s=(8.2,))).verdict == REPRODUCED
+    assert simulated.decide(Asked(formula_m=(9.6,), formula_s=(8.2,))).verdict == OPEN
+    assert simulated.decide(Asked(formula_m=(8.3,), formula_s=(8.2,))).verdict == REPRODUCED
+    assert simulated.decide(Asked(formula_m=(9.6,), formula_s=(19.0,))).verdict == CONTRADICTED
     readings = CLAIMS["U-H-RN50"].check
     assert readings.decide(Asked(formula_m=(3.0, 9.0), formula_s=(3.0, 9.0))).verdict == OPEN
+    assert readings.decide(Asked(formula_m=(3.0, 9.0), formula_s=(3.0, 3.0))).verdict == OPEN
     measured = CLAIMS["U-E1"].check
     assert measured.decide(Asked(formula_m=(39.0,), ours=46.0)).verdict == OPEN
     assert measured.decide(Asked(formula_m=(39.0,), ours=39.0)).verdict == NOT_REPRODUCED
     assert CLAIMS["U-J4"].check.decide(Asked(formula_m=(0,), near=(0, 1))).verdict == OPEN
+
+
+def test_faster_compute_is_read_in_both_ways():
+    """At 3.5 times the compute, 1.75 comes out if encoding is as slow as before, and not if it is faster, too."""
+    rule = CLAIMS["U-G1"].check
+    found = rule.ask(study())
+    assert [rule.holds(value) for value in found.formula_m] == [False, True]
+    assert rule(evidence()).verdict == OPEN
+    assert rule.decide(dataclasses.replace(found, formula_m=(3.0, 3.0), formula_s=(3.0, 3.0))).verdict == CONTRADICTED
 
 
 # -------------------------------------------------------------------- counting, and what is covered
@@ -258,6 +270,14 @@ def test_where_accordion_itself_fails_nothing_follows():
     switch = {"name": "adaqs", "switches": [{"epoch": 1}]}
     assert verdict("A-adaqs", [*line(task, between=85.0), steered(task, 84.0, 4e9, **switch)]) == OPEN
     assert verdict("A-adaqs", [*line(task), steered(task, 84.0, 4e9, "adaqs")]) == OPEN  # it never did anything
+
+
+def test_what_takes_for_granted_that_accordion_keeps_up_is_open_where_that_is():
+    task = "resnet18-cifar10"
+    near = line(task, between=92.2)
+    other = steered(task, 90.0, 4e9, "adaqs", switches=[{"epoch": 1}])
+    assert verdict("A-resnet18-cifar10-accuracy", near) == verdict("A-adaqs", [*near, other]) == OPEN
+    assert verdict("A-critical", [*near, steered(task, 88.0, swapped=True)]) == OPEN
 
 
 def test_batches_that_fell_apart_say_nothing():

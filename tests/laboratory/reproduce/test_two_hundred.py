@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from stand_in import ENCODING, stand_in, study
 
+from gradwire.laboratory.reproduce.exhibits.safe import candidates, safe
 from gradwire.laboratory.reproduce.exhibits.sensitivity import WORLDS, World
 from gradwire.laboratory.reproduce.grid import (
     FREE,
@@ -20,7 +21,9 @@ from gradwire.laboratory.reproduce.grid import (
     with_our_encoding,
 )
 from gradwire.laboratory.reproduce.inputs import MEASURED, m_set
+from gradwire.laboratory.reproduce.ours import Ours, shipped_predict
 from gradwire.laboratory.reproduce.setup import usual
+from gradwire.planner import quality
 from gradwire.planner.profile import Profile
 
 
@@ -103,3 +106,41 @@ def test_latency_and_encode_speed_reach_formula_and_model():
     assert late[0].fp32 != base[0].fp32
     assert quick[0].fp32 > base[0].fp32
     assert quick[1].fp32 > base[1].fp32
+
+
+def test_slower_encoding_never_wins_more():
+    """Our own model, whose FP16 has to cast: those casts are no codec's, so that they stay as fast as they are."""
+    over = setups((10e9,))[:2]
+    sources = [case for case in model_cases(shipped_predict, "h200") if case.name == "(ii) flat, after"]
+    clear = [sources[0].tally([s.at(encode_speed=f) for s in over]).clear_fp16 for f in (0.01, 0.1, 1.0, 10.0)]
+    assert clear == sorted(clear)
+    ours = Ours(Profile.load(MEASURED))
+    slow, as_ever = (ours.seconds(over[0].at(encode_speed=f), "fp16") for f in (0.1, 1.0))
+    assert slow == as_ever
+
+
+def planted(codec, loss, kind):
+    return quality.Quality("planted", kind, codec, "none", loss, quality.POINTS, 0.1, 3, 100)
+
+
+def test_only_codecs_that_kept_their_quality_are_counted_with_losses(monkeypatch):
+    """As fast as a published method may be: what it lost in our trainings takes its wins away."""
+    sends_little = "signsgd"
+    kinds = (quality.IMAGES, quality.LANGUAGE)
+
+    def wins():
+        return [row[4:] for row in safe(study()).rows]
+
+    monkeypatch.setattr(quality, "shipped", lambda: tuple(planted(sends_little, 0.0, kind) for kind in kinds))
+    assert candidates("resnet50") == candidates("bert-base") == [sends_little]
+    kept = wins()
+    assert {named for _, named, _ in kept} == {f"{sends_little} 50"}
+    monkeypatch.setattr(quality, "shipped", lambda: tuple(planted(sends_little, 3.0, kind) for kind in kinds))
+    assert candidates("resnet50") == []
+    assert [(0, "none", published) for *_, published in kept] == wins()
+    assert "signsgd lossy (-3.0 ± 0.1 points, planted, 3 seeds)" in safe(study()).notes[-1]
+
+
+def test_ddps_own_widths_are_no_codecs(monkeypatch):
+    monkeypatch.setattr(quality, "shipped", lambda: (planted("bf16", 0.0, quality.IMAGES),))
+    assert candidates("resnet50") == []

@@ -81,6 +81,8 @@ class THC(SharedScales):
         if self.chunk & (self.chunk - 1):
             check.fail("chunk", "a power of two", self.chunk)
         check.one_of("aggregation", self.aggregation, ("scatter", "sum", "saturate"))
+        if self.aggregation != "scatter":  # said of these parameters, not of the class, whose usual ones have kernels
+            object.__setattr__(self, "plain_on_gpu", "sums of codes have no kernel yet")
 
     @property
     def traits(self) -> Traits:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gradwire.laboratory.report.chart import Axis, Chart, Series
 from gradwire.planner.training import Run
-from gradwire.planner.tta import Row, Utility, is_baseline, slack
+from gradwire.planner.tta import Row, Utility, is_baseline, slack, soonest
 
 TIMES = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))  # from so many seconds on
 CURVES = 8  # beside the baselines: more cannot be told apart
@@ -44,7 +44,7 @@ def over_time(table: Utility) -> Chart:
 def _chart(
     table: Utility, over: str, x: Axis, xs: Callable[[Row], Sequence[float]], rows: Sequence[Row] | None = None
 ) -> Chart:
-    known = sorted(table.rows if rows is None else rows, key=lambda r: (not is_baseline(r), r.rank))
+    known = sorted(table.rows if rows is None else rows, key=lambda r: (not is_baseline(r), soonest(r)))
     shown = known[: CURVES + sum(map(is_baseline, known))]
     label, log, draw = _axis(table)
     return Chart(

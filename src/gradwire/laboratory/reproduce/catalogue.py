@@ -20,6 +20,7 @@ from gradwire.laboratory.reproduce.exhibits import (
     grid,
     overlap,
     regimes,
+    safe,
     scaling,
     schemes,
     sensitivity,
@@ -87,6 +88,7 @@ Builder = Callable[[Study], Exhibit]
 EXHIBITS: dict[str, tuple[str, Builder]] = {
     "contradictions": ("where the papers contradict themselves", contradictions.build),
     "grid": ("200 set-ups: wins over FP32 and FP16 DDP", grid.grid),
+    "safe": ("those set-ups with codecs that kept their quality in our trainings", safe.safe),
     "sensitivity": ("how those wins move with the assumptions", sensitivity.sensitivity),
     "table1": ("what aggregation schemes cost", schemes.table1),
     "table2": ("encode and decode times of nine methods", encoding.table2),

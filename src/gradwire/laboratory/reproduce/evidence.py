@@ -20,9 +20,10 @@ from gradwire.laboratory.reproduce.ours import shipped_predict
 from gradwire.laboratory.reproduce.study import Study
 from gradwire.planner.advisor import shipped_accuracy
 from gradwire.planner.quality import DEVIATIONS, PERPLEXITY, POINTS, seed_noise
+from gradwire.planner.seeds import Group, groups, tuned
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
-from gradwire.planner.tta import COMPARABLE_SHARE, Group, groups, setups, slack, tuned
+from gradwire.planner.tta import COMPARABLE_SHARE, setups, slack
 
 CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "validation")  # what files of records begin with
 STRONG = 0.7  # a rank correlation from here on is a strong one
@@ -85,11 +86,11 @@ class Trained:
     def noise(self, group: Group, other: Group) -> float:
         """How much better or worse one may be than the other by its seeds alone, as `gain` counts it.
 
-        Where no perplexity was trained twice, half of what counts as equal is taken.
+        Where no perplexity was trained twice, as much as still counts as equal is taken.
         """
         known = seed_noise(POINTS if self.unit == "%" else PERPLEXITY)
         share = 1.0 if self.unit == "%" else 0.01
-        pair = COMPARABLE_SHARE / 2 if known is None else share * known
+        pair = COMPARABLE_SHARE if known is None else share * known
         return pair * math.sqrt((1 / len(group.runs) + 1 / len(other.runs)) / 2)
 
     def close(self, group: Group, to: Group) -> Sure:

@@ -15,7 +15,7 @@ from gradwire.planner.profile import Profile
 
 @dataclass(frozen=True)
 class Study:
-    """`predict` is the model that is asked; `encoding` the hardware whose encode laws the grid's case (ii) takes."""
+    """`predict` is the model that is asked; `encoding` the hardware whose encode times the grid's case (ii) takes."""
 
     records: Sequence[Record] = ()
     predict: Predict = shipped_predict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gradwire.core.baselines import FP16, FP32
+from gradwire.core.baselines import FP16, FP32, MAX_LOSS
 from gradwire.core.errors import ConfigError
 from gradwire.core.records import Record
 from gradwire.laboratory.report import accuracy as pictures
@@ -13,13 +13,13 @@ from gradwire.laboratory.report.load import machine
 from gradwire.laboratory.report.page import Block, Choice, Item, Section, Table, Text
 from gradwire.planner.clock import Measured
 from gradwire.planner.training import Run, readable
-from gradwire.planner.tta import COMPARABLE, COMPARABLE_SHARE, Utility, setups, utility
+from gradwire.planner.tta import COMPARABLE_SHARE, LOSSY_NOTE, Utility, setups, utility
 
 KEYS = ("task", "set-up", "show")
 INTRO = (
     "How well models learn with each codec. Best quality is the best of all evaluations on held-out data: its mean "
     "over seeds, and the largest distance of one of them. Differences are to FP16 gradients of the same set-up, and "
-    f"positive where the codec is better; within: at most {COMPARABLE['%']:g} points worse (or {COMPARABLE_SHARE:.0%}, "
+    f"positive where the codec is better; within: at most {MAX_LOSS:g} points worse (or {COMPARABLE_SHARE:.0%}, "
     "where quality is not in percent). Bits per element are what a worker hands over. NMSE is the error of the reduced "
     "gradient, against the exact mean of what codecs were given, as a share of its energy."
 )
@@ -95,12 +95,13 @@ def _utility(table: Utility) -> Table:
     heads = [h for t in table.targets for h in (f"to {t:g} {table.unit}", "FP16 / this")]
     rows = []
     for row in table.rows:
-        cells = [row.label, str(row.rank), pictures.duration(row.seconds_per_round)]
+        cells = [row.name, str(row.rank), pictures.duration(row.seconds_per_round)]
         for target in table.targets:
             reached = row.to_target[target]
             cells += [pictures.duration(reached.seconds if reached else None), pictures.number(row.speed_up[target])]
         rows.append(cells)
-    return Table(("codec", "rank", "a round", *heads), rows, caption=table.time_label)
+    lossy = [LOSSY_NOTE] if any(row.lossy for row in table.rows) else []
+    return Table(("codec", "rank", "a round", *heads), rows, caption="; ".join([table.time_label, *lossy]))
 
 
 def _controllers(runs: Sequence[Run]) -> list[Block]:

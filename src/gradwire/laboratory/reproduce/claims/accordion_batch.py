@@ -8,8 +8,8 @@ from gradwire.laboratory.reproduce import accordion
 from gradwire.laboratory.reproduce.accordion import EPOCHS, EQUAL, Line
 from gradwire.laboratory.reproduce.claim import Judged, at_least, at_most, judge, left_open
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained
+from gradwire.planner.seeds import Group
 from gradwire.planner.spec import same
-from gradwire.planner.tta import Group
 
 BATCH = "accordion_batch"  # the controller
 HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096

@@ -22,9 +22,10 @@ from gradwire.laboratory.reproduce.claim import (
 )
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.laboratory.reproduce.grace import Benchmark
+from gradwire.planner.seeds import Group, tuned
 from gradwire.planner.spec import keeps
 from gradwire.planner.training import NO_MEMORY
-from gradwire.planner.tta import Group, slack, tuned
+from gradwire.planner.tta import slack
 
 FEW = 8  # codecs that a task needs, to be counted among benchmarks
 SEEDS = 2  # of codec and baseline, to tell a small difference from chance

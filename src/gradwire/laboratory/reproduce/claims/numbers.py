@@ -1,8 +1,8 @@
 """The rule of the study on utility: a claimed number beside its own formula, our model and our records.
 
-- What the study **simulated** is an output of its formula. With the S-set it is reproduced or not; where that fails and
-  the M-set gives it, it hangs on inputs that the study does not print, and is open; where both fail, its own formula
-  contradicts it.
+- What the study **simulated** is an output of its formula. Where both sets of inputs give it, it is reproduced; where
+  neither does, its own formula contradicts it. Where one of them does, whichever it is, the claim hangs on inputs that
+  the study does not print, and is open.
 - What it **measured** nobody here can measure again. The formula decides, with the M-set, then our records, then our
   model; what they speak against is not reproduced, and what lies nearer to the limit than the formula's usual error is
   open, as it is where the formula fails and our model does not.
@@ -155,11 +155,10 @@ class Numbers:
         printed, fitted = self._unanimous(asked.formula_s), self._unanimous(asked.formula_m)
         told = self._by("the formula with the S-set", *asked.formula_s)
         other = f" With the M-set {_several(asked.formula_m)}."
-        if printed:
-            return judge(True, told, self._wanted + (other if not fitted else ""))
-        if printed is False and fitted is False:
-            return judge(False, told, f"{self._wanted}{other}")
-        why = "it hangs on what the study means." if printed is None else "it hangs on inputs that are not printed."
+        if printed is not None and printed is fitted:
+            return judge(printed, told, self._wanted if printed else f"{self._wanted}{other}")
+        unclear = printed is None or fitted is None
+        why = "it hangs on what the study means." if unclear else "it hangs on inputs that are not printed."
         return Judged(Verdict.OPEN, told, f"{why} {self._wanted}{other}")
 
     def _formula(self, asked: Asked) -> Judged:

@@ -16,7 +16,7 @@ from gradwire.laboratory.reproduce.claims import throughput_model as model
 from gradwire.laboratory.reproduce.claims.mixed import FP16, FP32, MIXED, found, noise, seconds, speed_up
 from gradwire.laboratory.reproduce.evidence import STRONG, Evidence, Trained, strong
 from gradwire.laboratory.reproduce.throughput import BERT, POWERSGD, STAND_IN, TOPK, TOPKC, VGG19, Setting
-from gradwire.planner.tta import Group
+from gradwire.planner.seeds import Group
 
 FULL, PARTIAL, UNROTATED, TWO_BITS, EXACT_SUMS = model.FULL, model.PARTIAL, model.UNROTATED, paper.THC[1], paper.THC[-1]
 TIMED = tuple(s for s in paper.SETTINGS if s.rounds_per_second)

@@ -43,6 +43,11 @@ def _faster_compute(source: Source) -> float:
     return speedup(source, usual("resnet50", 64).at(compute_speed=FASTER, encode_speed=FASTER), R4)
 
 
+def _faster_passes(source: Source) -> float:
+    """The same, if encoding stays as it is: the text says that it scales, and the printed number that it does not."""
+    return speedup(source, usual("resnet50", 64).at(compute_speed=FASTER), R4)
+
+
 def _required(model: str, within: float | None) -> Callable[[Source], float]:
     setup = Setup(model=model, batch=SMALL_BATCH[model], gpus=64)
     return lambda source: source.required(setup, within)
@@ -116,6 +121,7 @@ CLAIMS = (
         unit="times",
         tolerance=within(1.75, 0.1),
         both=_faster_compute,
+        reading=_faster_passes,
         remark="See `gradwire reproduce fig20` for where 1.75 comes out.",
     ),
     *(

@@ -70,7 +70,8 @@ def sensitivity(study: Study) -> Exhibit:
         rows=tuple(_row(study, quantity, value, world) for quantity, value, world in WORLDS),
         notes=(
             "Wins over DDP with FP32 or FP16 gradients. (i): published encode times, all-gather. (ii): our encode "
-            "laws, scatter-reduce-gather, flat; both after the backward pass.",
+            "times, of whole models on an H200, scatter-reduce-gather, flat; both after the backward pass.",
+            "Encode speed is that of codecs; the casts of FP16 stay as they are.",
             "What is not changed: 10 Gbit/s, M-set, no latency, 4 GPUs a node.",
             "Latency is a GPU hop's in the formula and a message's between nodes in our model.",
             "Compute x3.26 is AMP on a V100 as our notes have it, x8 a newer GPU; encoding stays as it is.",
