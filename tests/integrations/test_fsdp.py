@@ -171,12 +171,13 @@ def with_unused(rank, place, told):
     return whole(model)
 
 
-def test_parameters_without_gradients_need_a_line(pool: Pool):
+@pytest.mark.parametrize("place, world", [(SCATTER, 2), (REPLICAS, 4)])
+def test_parameters_without_gradients_need_a_line(pool: Pool, place, world):
     if not hasattr(torch.distributed.fsdp.FSDPModule, "set_reduce_scatter_unused_params"):
         pytest.skip("needs torch 2.13")
-    first, second = pool.run(2, with_unused, SCATTER, True)
-    assert torch.equal(first, second)
-    failures = pool.outcomes(2, with_unused, SCATTER, False)
+    first, *others = pool.run(world, with_unused, place, True)
+    assert all(torch.equal(first, other) for other in others)
+    failures = pool.outcomes(world, with_unused, place, False)
     assert all(isinstance(f, Failure) and f.kind == "Incompatible" for f in failures)
     assert "Call model.set_reduce_scatter_unused_params(True)" in failures[0].message
 
