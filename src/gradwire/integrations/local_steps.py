@@ -224,7 +224,7 @@ class LocalSteps(StaysHere):
 
     def _anchors(self) -> dict[str, Tensor]:
         return {
-            name: piece.view(p.shape).clone()
+            name: piece.view(p.shape)
             for unit in self._units
             for name, piece, p in zip(unit.layout.names, unit.layout.split(unit.anchor), unit.parameters, strict=True)
         }
