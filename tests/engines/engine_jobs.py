@@ -77,6 +77,13 @@ class Marked:
         (found,) = [p for p in self.processes() if wanted(p)]
         os.kill(found.pid, signal.SIGKILL)
 
+    def kill_all(self, wanted):
+        """Kill every process that is `wanted`."""
+        found = [p for p in self.processes() if wanted(p)]
+        assert found
+        for process in found:
+            os.kill(process.pid, signal.SIGKILL)
+
     def end(self):
         """Kill all."""
         until = time.monotonic() + 20

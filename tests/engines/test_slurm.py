@@ -79,7 +79,10 @@ def test_a_worker_and_then_a_node_are_killed(tmp_path, undisturbed, marked, slur
     marked.kill(lambda p: p.environment.get("RANK") == "1")  # torchrun starts the workers again
     # srun may hold back what they print, and one checkpoint may have been under way
     wait_for(lambda: steps_saved(folder) > before + EVERY, log)
-    marked.kill(lambda p: p.environment.get("SLURM_NODEID") == "1" and "bin/torchrun" in p.title)  # Slurm, the job
+    # and Slurm the job; a worker, of either rank, that outlives its torchrun might train to the end before that
+    marked.kill_all(
+        lambda p: p.environment.get("SLURM_NODEID") == "1" and ("bin/torchrun" in p.title or "RANK" in p.environment)
+    )
 
     wait_for(lambda: slurm("squeue", "--noheader") == "", log)
     output = log.read_text()
