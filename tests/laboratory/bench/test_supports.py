@@ -23,7 +23,10 @@ def test_the_examples_hold():
 
 
 def test_each_kind_of_pair_is_compared_as_often_as_there_are_pairs():
-    for epoch, record in enumerate(measure(plan())):
+    seen = []
+    records = measure(plan(), on_epoch=seen.append)
+    assert seen == records
+    for epoch, record in enumerate(records):
         pairs = record.outcome["pairs"]
         assert {kind: len(shares) for kind, shares in pairs.items()} == {WORKERS: 3 * 3, WORKER: 3 * 3, MEAN: 3}
         assert all(0.1 < share < 1 for shares in pairs.values() for share in shares)  # more than by chance

@@ -60,9 +60,13 @@ def supports(
     )
     with bars() as progress:
         bar = progress.add_task("epochs", total=epochs)
-        found = experiment.measure(plan, data_dir, lambda: progress.advance(bar))
-    if record is not None:
-        records.append(record, found)
+
+        def keep(epoch: Record) -> None:
+            progress.advance(bar)
+            if record is not None:
+                records.append(record, [epoch])
+
+        found = experiment.measure(plan, data_dir, keep)
     headings = ("epoch", "quality", *(kind.replace(" in ", "\nin ") for kind in experiment.PAIRS))
     caption = f"medians (20th to 80th percentile) of pairs; by chance {share:g}"
     emit(summary(plan.command, found), as_json, lambda: table(headings, [cells(r) for r in found], caption))

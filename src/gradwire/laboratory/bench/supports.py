@@ -140,19 +140,21 @@ class Watched(Trainer):
         }
 
 
-def measure(plan: Plan, data_dir: Path | None = None, on_epoch: Callable[[], None] = lambda: None) -> list[Record]:
+def measure(
+    plan: Plan, data_dir: Path | None = None, on_epoch: Callable[[Record], None] = lambda record: None
+) -> list[Record]:
     """Train, and look: one record an epoch.
 
     Args:
         plan: what to measure.
         data_dir: where the data set lies; None: in the cache, downloaded if need be.
-        on_epoch: called after each.
+        on_epoch: is given each, as soon as it is there.
     """
     watched, found = Watched(plan, data_dir), list[Record]()
 
     def look(history: training.History) -> None:
         found.append(_record(plan, watched, len(found), history.quality[-1]))
-        on_epoch()
+        on_epoch(found[-1])
 
     watched.run(look)
     return found
