@@ -337,6 +337,13 @@ def adaqs(task, quality):
     return [*line(task), steered(task, quality, 4e9, "adaqs", switches=[SWITCH])]
 
 
+def shared(*shares, share=0.1):
+    """What two gradients have in common, by kind of pair."""
+    kinds = ("two workers", "two rounds", "two means")[: max(len(shares), 1)]
+    pairs = {kind: 9 * [value] for kind, value in zip(kinds, shares, strict=True)}
+    return record("supports", {"task": "resnet18-cifar10", "share": share, "epoch": 0}, 1.0, {"pairs": pairs})
+
+
 ACCORDION = {
     **{
         f"A-{task}-{what}": pair
@@ -357,6 +364,7 @@ ACCORDION = {
         evidence([plain(93.9), plain(92.6, batch=1024)]),
         evidence([plain(93.9), plain(93.9, batch=1024)]),
     ),
+    "A-overlap": (evidence([shared(0.95)]), evidence([shared(0.4)])),
     "A-adaqs": (evidence(adaqs("resnet18-cifar10", 90.0)), evidence(adaqs("resnet18-cifar10", 94.0))),
     "A-adaqs-cifar100": (evidence(adaqs("resnet18-cifar100", 90.0)), evidence(adaqs("resnet18-cifar100", 94.0))),
 }

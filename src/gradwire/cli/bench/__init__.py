@@ -13,10 +13,22 @@ from gradwire.cli.bench.iteration import iteration
 from gradwire.cli.bench.overlap import overlap
 from gradwire.cli.bench.sharded import sharded
 from gradwire.cli.bench.step import step
+from gradwire.cli.bench.supports import supports
 from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
-for function in (encode, iteration, overlap, collective, step, sharded, frameworks, autopilot, accuracy):
+for function in (
+    encode,
+    iteration,
+    overlap,
+    collective,
+    step,
+    sharded,
+    frameworks,
+    autopilot,
+    accuracy,
+    supports,
+):
     bench.command()(importing(function))
 
 

@@ -17,6 +17,7 @@ FEWER = 0.8  # of low compression's floats that Accordion may send, to be called
 SCHEDULE = 59.0  # epochs at low compression that table 3.2's volume of ResNet-18 stands for
 NEAR = 0.1  # epochs
 BATCHES = (94.49, 93.21, 94.34)  # percent, ResNet-18 on CIFAR-10: 512, 4096, Accordion; the authors' logs, last epoch
+LARGEST, COMMON = 0.1, 0.9  # of coordinates; which share of them two gradients have in common, figure 3.3a
 LARGE_BATCH_LOSS = 1.6  # points at a batch of 16,384, section 3.3
 
 

@@ -25,7 +25,16 @@ from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
 from gradwire.planner.tta import COMPARABLE_SHARE, setups, slack
 
-CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "validation")  # what files of records begin with
+CHECKED = (
+    "accuracy",
+    "collective",
+    "encode",
+    "overlap",
+    "step",
+    "supports",
+    "validation",
+)  # what files of records begin with
+TRAININGS = (KIND, "supports")  # kinds of records of what came of one, and of its gradients
 STRONG = 0.7  # a rank correlation from here on is a strong one
 
 
@@ -170,12 +179,12 @@ def checked(folder: Path) -> list[Path]:
 
 
 def gathered(files: Iterable[Path]) -> Evidence:
-    """From files of records, with the model that is shipped: trainings for the claims, all others for the study."""
+    """From files of records, with the model that is shipped: what trainings say for claims, all else for the study."""
     from gradwire.laboratory.reproduce.testbed import modelled
 
     every = [(file.name, record) for file in files for record in load(file)]
-    study = Study(records=[record for _, record in every if record.kind != KIND])
-    trainings = [(name, record) for name, record in every if record.kind == KIND]
+    study = Study(records=[record for _, record in every if record.kind not in TRAININGS])
+    trainings = [(name, record) for name, record in every if record.kind in TRAININGS]
     return Evidence(trainings, study, shipped_predict, modelled)
 
 

@@ -1,11 +1,12 @@
-"""Accordion's claims about the size of a batch, and what trainings of its chapter have in common."""
+"""Accordion's claims about batches and their gradients, and what trainings of its chapter have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gradwire.core.intervals import median
 from gradwire.laboratory.reproduce import accordion
-from gradwire.laboratory.reproduce.accordion import EPOCHS, EQUAL, Line
+from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, LARGEST, LINES, Line
 from gradwire.laboratory.reproduce.claim import Judged, at_least, at_most, judge, left_open
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.planner.seeds import Group
@@ -14,6 +15,7 @@ from gradwire.planner.spec import same
 BATCH = "accordion_batch"  # the controller
 HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096
 APART = 5.0  # points lost with large batches where the study loses less than two
+SUPPORTS = "supports"  # records of `gradwire bench supports`
 FELL_APART = "longer trainings: in these the large batch fell apart, and the study's did not"
 
 
@@ -111,3 +113,23 @@ def large_batch(evidence: Evidence) -> Judged:
         return left_open(FELL_APART, told, files)
     published = accordion.BATCHES[1] - accordion.BATCHES[0]
     return _as_much(small, large.fp32, small.fp32, published, told, files)
+
+
+def supports(evidence: Evidence) -> Judged:
+    """Whether gradients share their largest coordinates, whichever pairs of gradients are meant."""
+    found = [(file, r) for file, r in evidence.records if r.kind == SUPPORTS and r.what["task"] == LINES[0].task]
+    found = [(file, r) for file, r in found if r.what["share"] == LARGEST]
+    if not found:
+        return left_open("the largest tenth of coordinates of pairs of stochastic gradients")
+    pairs: dict[str, list[float]] = {}
+    for _, record in found:
+        for kind, shares in record.outcome["pairs"].items():
+            pairs.setdefault(kind, []).extend(shares)
+    middles = {kind: median(shares) for kind, shares in pairs.items()}
+    answers = {m.low > COMMON if m.low > COMMON or m.high <= COMMON else None for m in middles.values()}
+    spread = {kind: f"{m.middle:.2f} ({min(pairs[kind]):.2f} to {max(pairs[kind]):.2f})" for kind, m in middles.items()}
+    told = "; ".join(f"{kind} {shares}" for kind, shares in spread.items())
+    numbers = ", ".join(str(n + 1) for n in sorted({int(r.what["epoch"]) for _, r in found}))
+    at = f"epoch {numbers} of {EPOCHS}; the study does not say which"
+    why = f"More than {COMMON:g} was wanted, by chance it is {LARGEST:g}."
+    return judge(answers.pop() if len(answers) == 1 else None, told, why, [file for file, _ in found], differs=at)
