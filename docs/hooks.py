@@ -29,7 +29,15 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
-COPIED = ("results/*.jsonl", "results/superseded/*.jsonl", "results/README.md", "examples/*.py")
+COPIED = (
+    "results/*.jsonl",
+    "results/superseded/*.jsonl",
+    "results/README.md",
+    "examples/*.py",
+    "examples/engines/*.*",
+    "tests/faults_job.py",
+    "tests/planted_bugs/__init__.py",
+)
 LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)([^)#\s]+)")
 LIMITS = re.compile(r"\\(sum|max|min)_")  # in a formula of its own, the index is below
 ARG = re.compile(r"\\arg(?![a-zA-Z])")  # latex2mathml does not know it
