@@ -248,7 +248,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_what_the_site_has(page):
-    """`make docs` builds the site strictly, in an environment of its own; here docs/hooks.py is asked what it copies."""
+    """`make docs` builds the site in an environment of its own; here docs/hooks.py is asked what it copies."""
     hooks = ast.parse((ROOT / "docs" / "hooks.py").read_text())
     named = {node.targets[0].id: node.value for node in hooks.body if isinstance(node, ast.Assign)}
     moved, copied = (ast.literal_eval(named[name]) for name in ("MOVED", "COPIED"))
