@@ -82,7 +82,6 @@ class Codec(ABC):
     family: ClassVar[str]
     paper: ClassVar[str]
     variants: ClassVar[tuple[str, ...]] = ()
-    plain_on_gpu: ClassVar[str] = "no kernels are written for it"  # or for some of it; "": Triton's do all
 
     @property
     @abstractmethod
@@ -98,6 +97,11 @@ class Codec(ABC):
     def steady_from_step(self) -> int:
         """The first step from which on all steps send alike: after a warm-up, say. Sizes are traced there."""
         return 0
+
+    @property
+    def plain_on_gpu(self) -> str:
+        """Why plain torch computes it on a GPU, or some of it; empty: Triton's kernels do all."""
+        return "no kernels are written for it"
 
     # ---------------------------------------------------------------- the simple form
 
@@ -261,7 +265,7 @@ class Codec(ABC):
             feedback: what the memory adds, and where the errors go; None: there is no memory.
             ctx: where it runs, and what it may keep.
         """
-        source, feedback = repaid(source, feedback, ctx)
+        source, feedback = ctx.repaid(source, feedback)
         if ctx.strategy is not None:
             return (yield from ctx.strategy.reduce(self, source, target, feedback, ctx))
         x = self.visible(source.read() if feedback is None else feedback.compensated(source))
@@ -313,20 +317,6 @@ class Codec(ABC):
     def config(self) -> dict[str, Any]:
         """The parameters, ready for JSON."""
         return dataclasses.asdict(self)
-
-
-def repaid(source: Window, feedback: Feedback | None, ctx: Context) -> tuple[Window, Feedback | None]:
-    """Owners' errors for elements that another worker owns by now go into the gradient of the worker that kept them.
-
-    Shards move when DDP rebuilds its buckets, the number of workers changes, or a controller gives a tensor another
-    codec. The owner's error counts fully in the mean and a worker's gradient only by 1/n, hence the factor.
-    """
-    if not ctx.moved:
-        return source, feedback
-    x = source.read().clone() if feedback is None else feedback.compensated(source)
-    for piece, place in ctx.moved:
-        x[piece.row, place] += ctx.workers * ctx.rescale * piece.entry.tensor.reshape(-1)
-    return Window.whole(x, scratch=True), None if feedback is None else feedback.done()
 
 
 def reduce_and_encode(

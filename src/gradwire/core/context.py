@@ -93,3 +93,20 @@ class Context:
     wants_own: bool = True
     owner_memory: bool = False
     moved: tuple[tuple[Piece, slice], ...] = ()
+
+    def repaid(self, source: Window, feedback: Feedback | None) -> tuple[Window, Feedback | None]:
+        """Owners' errors for elements that another worker owns by now go into the gradient of who kept them.
+
+        Shards move when DDP rebuilds its buckets, the number of workers changes, or a controller gives a tensor another
+        codec. The owner's error counts fully in the mean and a worker's gradient only by 1/n, hence the factor.
+
+        Args:
+            source: the gradients.
+            feedback: what the memory adds to them; None: there is no memory.
+        """
+        if not self.moved:
+            return source, feedback
+        x = source.read().clone() if feedback is None else feedback.compensated(source)
+        for piece, place in self.moved:
+            x[piece.row, place] += self.workers * self.rescale * piece.entry.tensor.reshape(-1)
+        return Window.whole(x, scratch=True), None if feedback is None else feedback.done()

@@ -45,10 +45,10 @@ def test_looking_changes_nothing_of_the_training():
 
 
 def test_the_rounds_lie_evenly_between_the_first_and_the_last():
-    watched = Watched(plan(rounds=3))
-    assert watched.noted == {0, watched.steps // 2, watched.steps - 1} or watched.steps % 2 == 0
-    assert (min(watched.noted), max(watched.noted), len(watched.noted)) == (0, watched.steps - 1, 3)
-    assert Watched(plan(rounds=1000)).noted == set(range(watched.steps))
+    watched = Watched(plan(batch=8, rounds=4))
+    assert (watched.steps, sorted(watched.noted)) == (170, [0, 56, 113, 169])
+    every = Watched(plan(rounds=1000))
+    assert every.noted == set(range(every.steps))
 
 
 def test_equal_gradients_share_all_and_others_what_they_share(monkeypatch):
@@ -88,9 +88,24 @@ def test_a_line_of_the_table():
         ({"workers": 1}, "bench supports: `workers`"),
         ({"rounds": 1}, "bench supports: `rounds`"),
         ({"epochs": 0}, "bench supports: `epochs`"),
+        ({"epochs": 6}, "bench supports: `epochs` must be .* from 1 to 5"),
         ({"task": "nothing"}, "nothing"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(changes, said):
     with pytest.raises(GradwireError, match=said):
         plan(**changes)
+
+
+def test_one_round_is_no_pair():
+    steps = Watched(plan(batch=1)).steps
+    with pytest.raises(GradwireError, match="an epoch has one round, and two are compared; take a smaller batch"):
+        Watched(plan(batch=steps))
+
+
+def test_a_training_that_falls_apart_ends():
+    watched = Watched(plan())
+    with torch.no_grad():
+        watched.parameters[0].fill_(float("nan"))
+    assert watched.run().diverged
+    assert len(watched.history.quality) == 1

@@ -337,11 +337,12 @@ def adaqs(task, quality):
     return [*line(task), steered(task, quality, 4e9, "adaqs", switches=[SWITCH])]
 
 
-def shared(*shares, share=0.1):
+def shared(*shares, share=0.1, data="CIFAR-10"):
     """What two gradients have in common, by kind of pair."""
     kinds = ("two workers", "two rounds", "two means")[: max(len(shares), 1)]
     pairs = {kind: 9 * [value] for kind, value in zip(kinds, shares, strict=True)}
-    return record("supports", {"task": "resnet18-cifar10", "share": share, "epoch": 0}, 1.0, {"pairs": pairs})
+    what = {"task": "resnet18-cifar10", "data": data, "share": share, "epoch": 0}
+    return record("supports", what, 1.0, {"pairs": pairs})
 
 
 ACCORDION = {

@@ -197,10 +197,12 @@ def test_what_is_nearer_than_seeds_is_open():
     assert verdict("G-above", [*seeds(own, "fp16", 90.0), own("topk", 92.0)]) == OPEN  # one seed is chance
 
 
-def test_what_gradients_share_is_open_where_kinds_of_pairs_differ():
+def test_what_gradients_share_is_open_where_pairs_differ():
     assert verdict("A-overlap", [shared(0.95, 0.93, 0.99)]) == REPRODUCED
     assert verdict("A-overlap", [shared(0.95, 0.4, 0.99)]) == OPEN
+    assert verdict("A-overlap", [shared(0.95), shared(0.4)]) == OPEN
     assert verdict("A-overlap", [shared(0.4, share=0.01)]) == OPEN  # not the largest tenth
+    assert verdict("A-overlap", [shared(0.4, data="synthetic: coloured patterns")]) == OPEN
     found = judged("A-overlap", [shared(0.4, 0.3, 0.5)])
     assert (found.verdict, found.files) == (NOT_REPRODUCED, ("some.jsonl",))
     assert "epoch 1 of 300; the study does not say which" in found.why

@@ -17,18 +17,7 @@ from gradwire.cli.bench.supports import supports
 from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
-for function in (
-    encode,
-    iteration,
-    overlap,
-    collective,
-    step,
-    sharded,
-    frameworks,
-    autopilot,
-    accuracy,
-    supports,
-):
+for function in (encode, iteration, overlap, collective, step, sharded, frameworks, autopilot, accuracy, supports):
     bench.command()(importing(function))
 
 

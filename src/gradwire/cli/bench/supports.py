@@ -78,7 +78,7 @@ def summary(command: str, found: Sequence[Record]) -> dict[str, Any]:
 
 
 def cells(record: Record) -> list[str]:
-    """The line of one epoch, as printed and as shown in the docs."""
+    """The line of one epoch, as printed."""
     from gradwire.core.records import Quantiles
 
     spread = [Quantiles.of(shares) for shares in record.outcome["pairs"].values()]

@@ -61,7 +61,6 @@ class THC(SharedScales):
 
     name: ClassVar[str] = "thc"
     paper: ClassVar[str] = "Li et al., THC, NSDI 2024, arXiv:2302.08545; Han et al., 2024, arXiv:2407.01378"
-    plain_on_gpu: ClassVar[str] = ""
     variants: ClassVar[tuple[str, ...]] = (
         "thc(bits=6, rotation='full')",
         "thc(bits=3, rotation='none', chunk=64)",
@@ -81,8 +80,10 @@ class THC(SharedScales):
         if self.chunk & (self.chunk - 1):
             check.fail("chunk", "a power of two", self.chunk)
         check.one_of("aggregation", self.aggregation, ("scatter", "sum", "saturate"))
-        if self.aggregation != "scatter":  # said of these parameters, not of the class, whose usual ones have kernels
-            object.__setattr__(self, "plain_on_gpu", "sums of codes have no kernel yet")
+
+    @property
+    def plain_on_gpu(self) -> str:
+        return "" if self.aggregation == "scatter" else "sums of codes have no kernel yet"
 
     @property
     def traits(self) -> Traits:

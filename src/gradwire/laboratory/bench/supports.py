@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gradwire.core import environment
+from gradwire.core.errors import ConfigError
 from gradwire.core.records import Quantiles, Record
 from gradwire.core.registry import Check
 from gradwire.laboratory.bench import training
@@ -62,10 +63,9 @@ class Plan:
     def __post_init__(self) -> None:
         check = Check("bench supports")
         check.share("share", self.share)
-        check.integer("epochs", self.epochs, 1)
+        check.integer("epochs", self.epochs, 1, self.run.recipe.epochs)
         for name in ("rounds", "workers"):
             check.integer(name, getattr(self, name), 2)  # a pair of either
-        _ = self.run.recipe  # refused now, if there is no such task
 
     @property
     def run(self) -> training.Plan:
@@ -116,11 +116,13 @@ class Watched(Trainer):
         super().__init__(plan.run, data_dir)
         self.share, self.last = plan.share, plan.epochs
         count = min(plan.rounds, self.steps)
-        self.noted = {round(i * (self.steps - 1) / max(count - 1, 1)) for i in range(count)}
+        if count < 2:
+            raise ConfigError("bench supports: an epoch has one round, and two are compared; take a smaller batch")
+        self.noted = {round(i * (self.steps - 1) / (count - 1)) for i in range(count)}
         self.sets: list[list[Tensor]] = []  # a round: of each worker, then of the mean
 
     def _over(self) -> bool:
-        return self._epoch >= self.last
+        return self._epoch >= self.last or super()._over()
 
     def _rows(self, group: Sequence[Sequence[Batch]]) -> tuple[Tensor, Tensor]:
         rows, loss = super()._rows(group)

@@ -25,16 +25,10 @@ from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
 from gradwire.planner.tta import COMPARABLE_SHARE, setups, slack
 
-CHECKED = (
-    "accuracy",
-    "collective",
-    "encode",
-    "overlap",
-    "step",
-    "supports",
-    "validation",
-)  # what files of records begin with
-TRAININGS = (KIND, "supports")  # kinds of records of what came of one, and of its gradients
+# what files of records begin with
+CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "supports", "validation")
+SUPPORTS = "supports"  # records of `gradwire bench supports`
+TRAININGS = (KIND, SUPPORTS)  # kinds of records of what came of a training, and of its gradients
 STRONG = 0.7  # a rank correlation from here on is a strong one
 
 

@@ -295,7 +295,7 @@ CLAIMS = (
     _claim(
         "overlap", "section 3.2.3, figure 3.3a",
         "Of the largest tenth of coordinates, more than 90 % are common to two stochastic gradients.",
-        f"the median of pairs of each kind is above {COMMON:g}; open where kinds differ", supports,
+        f"all pairs have more than {COMMON:g} in common; open where some have", supports,
     ),
     _claim(
         "batch", "section 3.3, figure 3.3b",

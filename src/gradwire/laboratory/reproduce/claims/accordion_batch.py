@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gradwire.core.intervals import median
 from gradwire.laboratory.reproduce import accordion
 from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, LARGEST, LINES, Line
 from gradwire.laboratory.reproduce.claim import Judged, at_least, at_most, judge, left_open
-from gradwire.laboratory.reproduce.evidence import Evidence, Trained
+from gradwire.laboratory.reproduce.evidence import SUPPORTS, Evidence, Trained
 from gradwire.planner.seeds import Group
 from gradwire.planner.spec import same
 
 BATCH = "accordion_batch"  # the controller
 HUGE = 16_384  # the larger of the two batches that are published; the other one is 4096
 APART = 5.0  # points lost with large batches where the study loses less than two
-SUPPORTS = "supports"  # records of `gradwire bench supports`
 FELL_APART = "longer trainings: in these the large batch fell apart, and the study's did not"
 
 
@@ -118,18 +116,17 @@ def large_batch(evidence: Evidence) -> Judged:
 def supports(evidence: Evidence) -> Judged:
     """Whether gradients share their largest coordinates, whichever pairs of gradients are meant."""
     found = [(file, r) for file, r in evidence.records if r.kind == SUPPORTS and r.what["task"] == LINES[0].task]
-    found = [(file, r) for file, r in found if r.what["share"] == LARGEST]
+    found = [(file, r) for file, r in found if r.what["data"] == LINES[0].data and r.what["share"] == LARGEST]
     if not found:
         return left_open("the largest tenth of coordinates of pairs of stochastic gradients")
     pairs: dict[str, list[float]] = {}
     for _, record in found:
         for kind, shares in record.outcome["pairs"].items():
             pairs.setdefault(kind, []).extend(shares)
-    middles = {kind: median(shares) for kind, shares in pairs.items()}
-    answers = {m.low > COMMON if m.low > COMMON or m.high <= COMMON else None for m in middles.values()}
-    spread = {kind: f"{m.middle:.2f} ({min(pairs[kind]):.2f} to {max(pairs[kind]):.2f})" for kind, m in middles.items()}
-    told = "; ".join(f"{kind} {shares}" for kind, shares in spread.items())
-    numbers = ", ".join(str(n + 1) for n in sorted({int(r.what["epoch"]) for _, r in found}))
-    at = f"epoch {numbers} of {EPOCHS}; the study does not say which"
+    every = [share for shares in pairs.values() for share in shares]
+    holds = True if min(every) > COMMON else False if max(every) <= COMMON else None
+    told = "; ".join(f"{kind} {min(shares):.2f} to {max(shares):.2f}" for kind, shares in pairs.items())
+    epochs = ", ".join(str(n + 1) for n in sorted({int(r.what["epoch"]) for _, r in found}))
+    differs = f"epoch {epochs} of {EPOCHS}; the study does not say which"
     why = f"More than {COMMON:g} was wanted, by chance it is {LARGEST:g}."
-    return judge(answers.pop() if len(answers) == 1 else None, told, why, [file for file, _ in found], differs=at)
+    return judge(holds, told, why, [file for file, _ in found], differs=differs)

@@ -11,6 +11,7 @@ from gradwire.laboratory.reproduce.claims import grace_feedback as feedback
 from gradwire.laboratory.reproduce.claims import grace_quality as quality
 from gradwire.laboratory.reproduce.claims import grace_speed as speed
 from gradwire.laboratory.reproduce.evidence import STRONG, Evidence
+from gradwire.planner.tta import ALLOWED
 
 
 def _claim(id: str, where: str, says: str, rule: str, check: Callable[[Evidence], Judged]) -> Claim:
@@ -21,7 +22,7 @@ def _baseline(row: grace.Benchmark) -> Claim:
     name = row.name.partition(" on ")[0].lower().replace("-", "")
     return _claim(
         f"baseline-{name}", "table II", f"{row.name} ends at {row.quality:g} without compression.",
-        "our best without compression is that, give or take 0.5 points (2 % of a perplexity)" if row.task else "-",
+        f"our best without compression is that, give or take {ALLOWED}" if row.task else "-",
         quality.baseline(row),
     )  # fmt: skip
 
@@ -51,7 +52,7 @@ CLAIMS = (
     ),
     _claim(
         "not-everywhere", "V-B", "No method does well on all benchmarks.",
-        "none of its methods is as good as FP16 (0.5 points, 2 %) in every task", quality.not_everywhere,
+        f"none of its methods is as good as FP16, give or take {ALLOWED}, in every task", quality.not_everywhere,
     ),
     _claim(
         "no-correlation", "V-B, figure 6", "Throughput and quality are not strongly correlated.",

@@ -17,6 +17,7 @@ from gradwire.laboratory.reproduce.claims.mixed import FP16, FP32, MIXED, found,
 from gradwire.laboratory.reproduce.evidence import STRONG, Evidence, Trained, strong
 from gradwire.laboratory.reproduce.throughput import BERT, POWERSGD, STAND_IN, TOPK, TOPKC, VGG19, Setting
 from gradwire.planner.seeds import Group
+from gradwire.planner.tta import ALLOWED
 
 FULL, PARTIAL, UNROTATED, TWO_BITS, EXACT_SUMS = model.FULL, model.PARTIAL, model.UNROTATED, paper.THC[1], paper.THC[-1]
 TIMED = tuple(s for s in paper.SETTINGS if s.rounds_per_second)
@@ -47,7 +48,7 @@ def _equal(one: Setting, other: Setting, what: str, beside: str = "") -> Check:
             return _missing(what)
         told = "; ".join(f"{t.name}: {t.quality(a)} against {t.quality(b)}" for _, t, a, b in there)
         holds = all_of(t.close(a, b) for _, t, a, b in there)
-        why = "No worse by more than 0.5 points (2 %) was wanted, in each."
+        why = f"No worse by more than {ALLOWED} was wanted, in each."
         files = _files([(m, t) for m, t, _, _ in there])
         return judge(holds, told, why, files, differs=f"{STANDS_IN}{beside}")
 
@@ -210,7 +211,7 @@ CLAIMS = (
     ),
     _claim(
         "fp16-quality", "section 2.2, figure 1", "FP16 gradients cost hardly any accuracy.",
-        "FP16 no worse than FP32 by more than 0.5 points (2 %)", _equal(FP16, FP32, "FP32"),
+        f"FP16 no worse than FP32 by more than {ALLOWED}", _equal(FP16, FP32, "FP32"),
     ),
     _claim(
         "fp16-tta", "section 2.2", "So FP16 is the baseline to beat: it is there sooner than FP32.",
@@ -270,12 +271,12 @@ CLAIMS = (
     ),
     _claim(
         "saturation-quality", "section 3.2.3, figure 2", "Saturation costs little accuracy.",
-        "with 4 bits and full rotation, no worse than exact sums by more than 0.5 points (2 %)",
+        f"with 4 bits and full rotation, no worse than exact sums by more than {ALLOWED}",
         _equal(FULL, EXACT_SUMS, "THC with saturation and with exact sums", ", and exact sums keep a memory"),
     ),
     _claim(
         "partial-quality", "section 3.2.3, figure 2", "Rotating in parts costs little accuracy.",
-        "with 4 bits and saturation, no worse than full rotation by more than 0.5 points (2 %)",
+        f"with 4 bits and saturation, no worse than full rotation by more than {ALLOWED}",
         _equal(PARTIAL, FULL, "THC with partial and full rotation"),
     ),
     _claim(
