@@ -50,12 +50,12 @@ def test_whatif_takes_a_sweep_and_a_setup_of_which_anything_may_be_left_out():
 
 
 def test_advice_repeats_what_was_said_and_nothing_else():
-    usual = planner.advise(**SETUP, codecs="thc", ratio=1.0)
-    told = planner.advise(**SETUP, codecs="thc", ratio=2.0, mode="overlap")
+    usual = planner.advise(**SETUP, codecs="eightbit", ratio=1.0)
+    told = planner.advise(**SETUP, codecs="eightbit", ratio=2.0, mode="overlap")
     assert "ratio" not in usual.setup
     assert told.setup["ratio"] == 2.0
     assert {row.mode for row in told.ranking} == {"overlap"}
-    assert usual == advisor.advise(**SETUP, codecs="thc", predict=planner.predict)
+    assert usual == advisor.advise(**SETUP, codecs="eightbit", predict=planner.predict)
 
 
 @pytest.mark.parametrize("question", [planner.predict, planner.advise, planner.whatif])

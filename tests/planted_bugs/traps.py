@@ -79,7 +79,7 @@ TRAPS = [
     Mutant("trap 48: every codec is said to pay", "integrations/payoff.py", "    if found.low <= 1:\n", "    if True:\n", "integrations/test_payoff.py::test_a_codec_that_computes_for_longer_than_plain_ddp_would_send_does_not_pay"),
     Mutant("trap 48: a codec that pays is said not to", "integrations/payoff.py", "    if found.low <= 1:\n", "    if found.low <= 0.5:\n", "integrations/test_payoff.py::test_where_it_is_not_known_nothing_is_said"),
     Mutant("trap 49: codecs that fail count as noise", "planner/quality.py", "statistics.median(found)", "statistics.fmean(found)", "planner/test_quality.py::test_a_codec_that_fails_says_nothing_about_the_noise_of_others"),
-    Mutant("trap 49: one seed is as sure as three", "planner/quality.py", "DEVIATIONS * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))", "DEVIATIONS * deviation", "planner/test_quality.py::test_seeds_of_other_codecs_give_the_margin"),
+    Mutant("trap 49: one seed is as sure as three", "planner/quality.py", "DEVIATIONS * deviation * math.sqrt(1 / seeds + 1 / len(baseline.runs))", "DEVIATIONS * deviation", "planner/test_quality.py::test_seeds_of_other_codecs_give_the_margin"),
     Mutant("trap 50: a link that does not hold its rate is taken", "laboratory/hosts/network.py", "            if LEAST * asked <= sent.bits_per_second <= MOST * asked:\n", "            if True:\n", "laboratory/hosts/test_network.py::test_a_link_counts_if_one_of_some_tries_reaches_its_rate"),
 ]  # fmt: skip
 

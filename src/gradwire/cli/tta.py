@@ -165,7 +165,7 @@ def _runs(paths: Sequence[Path]) -> list[Run]:
 def _matching(runs: Sequence[Run], wanted: dict[str, Any]) -> Setups:
     """By set-up, those that have what was asked for."""
     from gradwire.core.errors import ConfigError
-    from gradwire.planner.tta import setups
+    from gradwire.planner.seeds import setups
 
     found = setups(r for r in runs if all(r.what.get(k) == v for k, v in wanted.items()))
     if found:
@@ -178,7 +178,7 @@ def _matching(runs: Sequence[Run], wanted: dict[str, Any]) -> Setups:
 
 def _choosing(key: tuple[Any, ...], among: Setups) -> str:
     """The options that choose a set-up: its task, and what else tells it from others of that task."""
-    from gradwire.planner.tta import SETUP
+    from gradwire.planner.seeds import SETUP
 
     of_task = [dict(zip(SETUP, other, strict=True)) for other in among if other[0] == key[0]]
     own = dict(zip(SETUP, key, strict=True))
@@ -188,7 +188,7 @@ def _choosing(key: tuple[Any, ...], among: Setups) -> str:
 
 def _setup(runs: Sequence[Run]) -> dict[str, Any]:
     """A set-up for JSON."""
-    from gradwire.planner.tta import SETUP
+    from gradwire.planner.seeds import SETUP
 
     return {**{n: runs[0].what.get(n) for n in SETUP}, "codecs": len({r.codec for r in runs}), "trainings": len(runs)}
 

@@ -2,8 +2,9 @@
 
 The table `data/quality.json` is made from records by `docs/profiles.py`. A loss is in points of accuracy (or of a hit
 rate), or in percent of a perplexity; a loss below zero is a gain. What one seed leaves open is told by seeds of other
-codecs of the same unit: their typical standard deviation, the median's, gives each loss its margin. Codecs that fail
-spread far more than those that train, and say nothing about them.
+codecs on tasks of the same kind: their typical standard deviation, the median's, gives each loss its margin. Codecs
+that fail spread far more than those that train, and say nothing about them. The luck of a seed is taken off first
+(`luck`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from gradwire.core.baselines import FP16, FP32, MAX_LOSS, PERCENT_A_POINT
 from gradwire.core.errors import ConfigError
-from gradwire.planner.seeds import Group, tuned
+from gradwire.planner import luck
+from gradwire.planner.luck import Luck
+from gradwire.planner.seeds import Group, groups, setups, tuned
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import CHOSEN, NO_MEMORY, Run, latest
 
@@ -52,7 +54,7 @@ class Quality:
     memory: str
     loss: float
     unit: str
-    margin: float | None  # half of the 95 % interval; None: no codec was trained twice on anything of this unit
+    margin: float | None  # half of the 95 % interval; None: nothing of this kind was trained twice
     seeds: int
     rounds: int
 
@@ -167,12 +169,13 @@ def shipped() -> tuple[Quality, ...]:
     return tuple(Quality(**entry) for entry in found)
 
 
-def seed_noise(unit: str = POINTS) -> float | None:
-    """By how much two runs may well differ that differ in nothing but their seed: 95 of 100 pairs do not.
+def seed_noise(task: str) -> float | None:
+    """By how much two runs of such a task may well differ that differ in nothing but their seed.
 
-    None: nothing of this unit was trained twice.
+    In points, or in percent of a perplexity: 95 of 100 pairs differ by less. None: nothing of its kind was trained
+    twice.
     """
-    margins = [e.margin for e in shipped() if e.unit == unit and e.seeds == 1 and e.margin is not None]
+    margins = [e.margin for e in shipped() if e.kind == kind_of(task) and e.seeds == 1 and e.margin is not None]
     return max(margins, default=None)
 
 
@@ -187,88 +190,66 @@ def to_json(table: Iterable[Quality]) -> str:
 def tabulate(runs: Iterable[Run]) -> list[Quality]:
     """What trainings say. Those under a controller, and those without a baseline, say nothing here."""
     plain = [run for run in latest(runs) if run.controller is None and run.codec != CHOSEN]
-    spread = _spread(plain)
+    trained = [(groups(alike), luck.of(alike)) for alike in setups(plain).values()]
+    spread = _spread(trained)
     found = []
-    for setup, group in _grouped(plain, _setup).items():
-        by_codec = {which: _tuned(each) for which, each in _grouped(group, lambda r: (r.codec, r.memory)).items()}
-        baseline = by_codec.get((FP16, NO_MEMORY)) or by_codec.get((FP32, NO_MEMORY))
-        if baseline is None:
-            continue
-        for (codec, memory), trained in by_codec.items():
-            if trained is not baseline and codec != FP32:
-                found.append(_quality_of(str(setup[0]), codec, memory, trained, baseline, spread))
+    for each, of_seeds in trained:
+        best = _best(each)
+        baseline = best.get((FP16, NO_MEMORY)) or best.get((FP32, NO_MEMORY))
+        for (codec, _), group in best.items():
+            if baseline is not None and group is not baseline and codec != FP32:
+                found.append(_quality_of(group, baseline, of_seeds, spread.get(_kind(group))))
     return sorted(found, key=lambda e: (e.task, e.codec, e.memory, e.rounds))
 
 
-def _quality_of(
-    task: str, codec: str, memory: str, trained: Sequence[Run], baseline: Sequence[Run], spread: Mapping[str, float]
-) -> Quality:
-    unit = _unit(trained[0])
-    worse = _mean(trained) - _mean(baseline)
+def _best(each: Iterable[Group]) -> dict[tuple[str, str], Group]:
+    """One a codec and memory: its best learning rate."""
+    found: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in each:
+        found[group.first.codec, group.first.memory].append(group)
+    return {which: tuned(alike) for which, alike in found.items()}
+
+
+def _quality_of(group: Group, baseline: Group, of_seeds: Luck, deviation: float | None) -> Quality:
+    run, unit = group.first, _unit(group)
+    worse = statistics.fmean(of_seeds.levels(group)) - statistics.fmean(of_seeds.levels(baseline))
     loss = 100 * math.expm1(worse / 100) if unit == PERPLEXITY else -worse
-    deviation = spread.get(unit)
-    margin = None if deviation is None else DEVIATIONS * deviation * math.sqrt(1 / len(trained) + 1 / len(baseline))
-    kind = kind_of(task)
-    assert kind is not None, f"{task} is of no known kind; add its family to FAMILIES"
+    seeds = len(group.runs)
+    margin = None if deviation is None else DEVIATIONS * deviation * math.sqrt(1 / seeds + 1 / len(baseline.runs))
     return Quality(
-        task=task,
-        kind=kind,
-        codec=codec,
-        memory=memory,
+        task=run.task,
+        kind=_kind(group),
+        codec=run.codec,
+        memory=run.memory,
         loss=round(loss, 2),
         unit=unit,
         margin=None if margin is None else round(margin, 2),
-        seeds=len(trained),
-        rounds=int(trained[0].outcome["rounds"][-1]),
+        seeds=seeds,
+        rounds=int(run.outcome["rounds"][-1]),
     )
 
 
-def _spread(runs: Sequence[Run]) -> dict[str, float]:
-    """The typical standard deviation of runs that differ in nothing but their seed, by unit.
+def _spread(trained: Iterable[tuple[Sequence[Group], Luck]]) -> dict[str, float]:
+    """The typical standard deviation of runs that differ in nothing but their seed, by kind of task.
 
     A variance of few seeds is below the true one more often than above: (1 - 2/9f)³ of it in the median, where f seeds
     are free (Wilson and Hilferty), so each is divided by that.
     """
     variances: dict[str, list[float]] = defaultdict(list)
-    for group in _grouped(runs, _but_for_its_seed).values():
-        free = len(group) - 1
-        if free:
-            variance = statistics.variance([_reached(run) for run in group])
-            variances[_unit(group[0])].append(variance / (1 - 2 / (9 * free)) ** 3)
-    return {unit: math.sqrt(statistics.median(found)) for unit, found in variances.items()}
+    for each, of_seeds in trained:
+        for group in each:
+            free = len(group.runs) - 1
+            if free:
+                variance = statistics.variance(of_seeds.levels(group))
+                variances[_kind(group)].append(variance / (1 - 2 / (9 * free)) ** 3)
+    return {kind: math.sqrt(statistics.median(found)) for kind, found in variances.items()}
 
 
-def _setup(run: Run) -> tuple[object, ...]:
-    """What a codec and its baseline have in common; learning rates may be a codec's own."""
-    return (run.task, *(run.what.get(name) for name in ("data", "batch", "workers", "epochs", "precision")))
+def _kind(group: Group) -> str:
+    kind = kind_of(group.first.task)
+    assert kind is not None, f"{group.first.task} is of no known kind; add its family to FAMILIES"
+    return kind
 
 
-def _but_for_its_seed(run: Run) -> tuple[object, ...]:
-    return tuple(sorted((name, str(value)) for name, value in run.what.items() if name != "seed"))
-
-
-def _tuned(runs: Sequence[Run]) -> list[Run]:
-    """Those of one of the learning rates that were tried."""
-    rates = _grouped(runs, lambda run: (run.what.get("learning_rate"),)).values()
-    return list(tuned(Group(tuple(each)) for each in rates).runs)
-
-
-def _unit(run: Run) -> str:
-    return POINTS if run.higher_is_better else PERPLEXITY
-
-
-def _reached(run: Run) -> float:
-    """The best of a run: points, or 100 times the logarithm of a perplexity, so that small differences are percent."""
-    best = run.by_rounds().best
-    return best if run.higher_is_better else 100 * math.log(best)
-
-
-def _mean(runs: Sequence[Run]) -> float:
-    return math.fsum(map(_reached, runs)) / len(runs)
-
-
-def _grouped(runs: Iterable[Run], key: Callable[[Run], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Run]]:
-    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[key(run)].append(run)
-    return dict(groups)
+def _unit(group: Group) -> str:
+    return POINTS if group.first.higher_is_better else PERPLEXITY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from gradwire.planner.clock import Clock, Times
 from gradwire.planner.training import Curve, Run, latest
@@ -24,6 +25,7 @@ class Options:
 
 
 AS_IT_IS = Options()
+SETUP = ("task", "data", "workers", "batch", "epochs", "precision")  # what runs have in common that may be compared
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,14 @@ class Group:
     def best(self) -> float:
         """Mean over seeds."""
         return sum(self.bests()) / len(self.runs)
+
+
+def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
+    """Runs that may be compared with each other."""
+    found: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.what.get(k) for k in SETUP), []).append(run)
+    return found
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:

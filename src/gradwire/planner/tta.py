@@ -6,8 +6,9 @@
 
 Runs are compared within one set-up: task, data, workers, batch, epochs, precision. Of several seeds the mean and the
 range of the best quality are told; the time to a target is found seed by seed, and the median of it told, with never as
-the longest time. Ratios are FP16's time over the codec's: above 1 the codec is there sooner. What lost too much in any
-training of ours, by the rule of `advise`, is called lossy and ranked after the others.
+the longest time. Where a seed is known to be lucky for all codecs (`luck`), differences are without that luck, and a
+target is as much harder or easier for its runs. Ratios are FP16's time over the codec's: above 1 the codec is there
+sooner. What lost too much in any training of ours, by the rule of `advise`, is called lossy and ranked last.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from gradwire.core.baselines import FP16, FP32, MAX_LOSS, PERCENT_A_POINT
 from gradwire.core.errors import ConfigError
-from gradwire.planner import quality
+from gradwire.planner import luck, quality
 from gradwire.planner.clock import Clock
-from gradwire.planner.seeds import AS_IT_IS, Group, Options, by_rate, groups, tuned
+from gradwire.planner.luck import Luck
+from gradwire.planner.seeds import AS_IT_IS, SETUP, Group, Options, by_rate, groups, setups, tuned
 from gradwire.planner.training import Curve, Point, Reached, Run, mean, time_to
 
-SETUP = ("task", "data", "workers", "batch", "epochs", "precision")
 IN_NAME = ("codec", "memory", "controller", "seed")
 POINTS = (MAX_LOSS, 1.0, 2.0)  # below the baseline's best, in percent
 FACTORS = tuple(1 + PERCENT_A_POINT * p / 100 for p in POINTS)  # times the baseline's best, of what should be low
@@ -129,14 +130,6 @@ def _late(rows: Iterable[Row], target: float) -> bool:
     return bool(reached) and all(run.annealed and share >= LATE for run, share in reached)
 
 
-def setups(runs: Iterable[Run]) -> dict[tuple[Any, ...], list[Run]]:
-    """Runs that may be compared with each other."""
-    found: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        found.setdefault(tuple(run.what.get(k) for k in SETUP), []).append(run)
-    return found
-
-
 def slack(quality: float, unit: str) -> float:
     """By how much a run may miss this quality, and still count as its equal: what `advise` lets a codec lose.
 
@@ -186,9 +179,12 @@ def utility(
     goals = sorted(targets or (), reverse=run.higher_is_better)
     if reference is not None and not goals:
         goals = list(default_targets(reference, run.record.unit, options))
-    made = [_row(g, name, clock, goals, options) for g, name in zip(found, labels(found), strict=True)]
+    of_seeds = luck.of(runs)
+    made = [_row(g, name, clock, goals, options, of_seeds) for g, name in zip(found, labels(found), strict=True)]
     if reference is not None:
-        made = [_beside(row, made[found.index(reference)]) for row in made]
+        worth = [fmean(of_seeds.bests(group, options)) for group in found]
+        at = found.index(reference)
+        made = [_beside(row, made[at], own - worth[at]) for row, own in zip(made, worth, strict=True)]
     ranked = sorted(made, key=lambda row: (row.lossy, soonest(row)))
     return Utility(
         setup={k: run.what.get(k) for k in (*SETUP, "model")},
@@ -199,7 +195,7 @@ def utility(
         baseline=baseline,
         targets=tuple(goals),
         rows=tuple(replace(row, rank=number) for number, row in enumerate(ranked, start=1)),
-        assumptions=(*_tuning(rates), *(() if clock is None else clock.assumptions())),
+        assumptions=(*_tuning(rates), *_lucky(of_seeds), *(() if clock is None else clock.assumptions())),
     )
 
 
@@ -213,6 +209,12 @@ def _tuning(rates: Iterable[Sequence[Group]]) -> Iterator[str]:
         yield f"of several learning rates, the one with most seeds and then the best is shown: {told}"
 
 
+def _lucky(of_seeds: Luck) -> Iterator[str]:
+    """What to know where seeds are lucky for all."""
+    if of_seeds.raised:
+        yield f"whatever the codec, {of_seeds}: its runs' targets are moved by that, and differences are without it"
+
+
 def labels(found: Sequence[Group]) -> list[str]:
     """Names; where two have the same, what else tells them apart."""
     names = [g.name for g in found]
@@ -224,9 +226,16 @@ def labels(found: Sequence[Group]) -> list[str]:
     return told
 
 
-def _row(group: Group, label: str, clock: Clock | None, targets: Sequence[float], options: Options) -> Row:
+def _row(
+    group: Group, label: str, clock: Clock | None, targets: Sequence[float], options: Options, of_seeds: Luck
+) -> Row:
     curves, times = group.curves(clock, options)
     bests = group.bests(options)
+    seeds = group.seeds[: len(curves)]  # no curves, if the clock does not know such a run
+
+    def reached(target: float) -> Reached | None:
+        return _median([time_to(c, of_seeds.on(target, seed)) for seed, c in zip(seeds, curves, strict=True)])
+
     return Row(
         group=group,
         label=label,
@@ -234,7 +243,7 @@ def _row(group: Group, label: str, clock: Clock | None, targets: Sequence[float]
         spread=(min(bests), max(bests)),
         difference=None,
         seconds_per_round=None if times is None else times.a_round,
-        to_target={t: _median([time_to(c, t) for c in curves]) for t in targets},
+        to_target={t: reached(t) for t in targets},
         speed_up=dict.fromkeys(targets),
         curves=tuple(curves),
         note="" if times is None else times.note,
@@ -249,14 +258,14 @@ def _median(found: Sequence[Reached | None]) -> Reached | None:
     return Reached(*(median(math.inf if f is None else getattr(f, n) for f in found) for n in ("seconds", "rounds")))
 
 
-def _beside(row: Row, reference: Row) -> Row:
+def _beside(row: Row, reference: Row, more: float) -> Row:
     sign = 1 if row.group.first.higher_is_better else -1
     ratios: dict[float, float | None] = {}
     for target, reached in row.to_target.items():
         other = reference.to_target[target]
         both = reached is not None and other is not None and reached.seconds > 0
         ratios[target] = other.seconds / reached.seconds if both else None  # type: ignore[union-attr]
-    return replace(row, difference=sign * (row.best - reference.best), speed_up=ratios)
+    return replace(row, difference=sign * more, speed_up=ratios)
 
 
 def soonest(row: Row) -> tuple[float, ...]:

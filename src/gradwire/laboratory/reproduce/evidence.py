@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from gradwire.core.baselines import FP16, FP32
@@ -18,12 +19,14 @@ from gradwire.laboratory.reproduce import throughput as published
 from gradwire.laboratory.reproduce.claim import Sure, at_least
 from gradwire.laboratory.reproduce.ours import shipped_predict
 from gradwire.laboratory.reproduce.study import Study
+from gradwire.planner import luck
 from gradwire.planner.advisor import shipped_accuracy
-from gradwire.planner.quality import DEVIATIONS, PERPLEXITY, POINTS, seed_noise
-from gradwire.planner.seeds import Group, groups, tuned
+from gradwire.planner.luck import Luck
+from gradwire.planner.quality import DEVIATIONS, seed_noise
+from gradwire.planner.seeds import Group, groups, setups, tuned
 from gradwire.planner.spec import keeps, same, short
 from gradwire.planner.training import KIND, Run, readable
-from gradwire.planner.tta import COMPARABLE_SHARE, setups, slack
+from gradwire.planner.tta import slack
 
 # what files of records begin with
 CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "supports", "validation")
@@ -81,19 +84,24 @@ class Trained:
         specs = {short(g.first.what["codec"]) for g in self.groups if g.first.controller is None} - {FP16, FP32, "bf16"}
         return [found for spec in sorted(specs) if (found := self.find(spec)) is not None]
 
+    @cached_property
+    def luck(self) -> Luck:
+        """That of its seeds."""
+        return luck.of(run for group in self.groups for run in group.runs)
+
     def gain(self, group: Group, over: Group) -> float:
-        """How much better than another: in points, or as a share where the unit is not percent."""
-        difference = (group.best - over.best) * (1 if self.higher else -1)
-        return difference if self.unit == "%" else difference / abs(over.best)
+        """How much better than another: in points, or as a share where the unit is not percent. Luck does not count."""
+        own, others = (fmean(self.luck.bests(each)) for each in (group, over))
+        difference = (own - others) * (1 if self.higher else -1)
+        return difference if self.unit == "%" else difference / abs(others)
 
     def noise(self, group: Group, other: Group) -> float:
         """How much better or worse one may be than the other by its seeds alone, as `gain` counts it.
 
-        Where no perplexity was trained twice, as much as still counts as equal is taken.
+        Where nothing of its kind was trained twice, as much as still counts as equal is taken.
         """
-        known = seed_noise(POINTS if self.unit == "%" else PERPLEXITY)
-        share = 1.0 if self.unit == "%" else 0.01
-        pair = COMPARABLE_SHARE if known is None else share * known
+        known, share = seed_noise(self.name), 1.0 if self.unit == "%" else 0.01
+        pair = slack(1.0, self.unit) if known is None else share * known
         return pair * math.sqrt((1 / len(group.runs) + 1 / len(other.runs)) / 2)
 
     def close(self, group: Group, to: Group) -> Sure:

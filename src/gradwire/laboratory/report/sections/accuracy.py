@@ -12,8 +12,9 @@ from gradwire.laboratory.report import accuracy as pictures
 from gradwire.laboratory.report.load import machine
 from gradwire.laboratory.report.page import Block, Choice, Item, Section, Table, Text
 from gradwire.planner.clock import Measured
+from gradwire.planner.seeds import setups
 from gradwire.planner.training import Run, readable
-from gradwire.planner.tta import COMPARABLE_SHARE, LOSSY_NOTE, Utility, setups, utility
+from gradwire.planner.tta import COMPARABLE_SHARE, LOSSY_NOTE, Utility, utility
 
 KEYS = ("task", "set-up", "show")
 INTRO = (

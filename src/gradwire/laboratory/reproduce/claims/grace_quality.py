@@ -136,16 +136,17 @@ def comparable(evidence: Evidence) -> Judged:
 
 
 def above(evidence: Evidence) -> Judged:
-    """That some are: yes by one of several seeds; no only if all were tried, and none can be."""
+    """That some are: yes by one of several seeds, clearly, since it is the best of many; no only if all were tried, and
+    none can be."""
     found, maybe, tried = [], [], set()
     tasks = [t for t in evidence.tasks.values() if t.baseline is not None and len(t.baseline.runs) >= SEEDS]
     for trained in tasks:
         for group in alike(trained):
             assert trained.baseline is not None, "asked for above"
-            better = trained.better(group, trained.baseline)
+            better, gain = trained.better(group, trained.baseline), trained.gain(group, trained.baseline)
             tried.add(base(group))
-            if better and len(group.runs) >= SEEDS:
-                found.append(f"{group.name} on {trained.name}, {trained.told(trained.gain(group, trained.baseline))}")
+            if gain > CHOSEN * trained.noise(group, trained.baseline) and len(group.runs) >= SEEDS:
+                found.append(f"{group.name} on {trained.name}, {trained.told(gain)}")
             elif better is not False:
                 maybe.append(f"{group.name} on {trained.name}")
     if not tried:
@@ -154,7 +155,7 @@ def above(evidence: Evidence) -> Judged:
     told = "; ".join(found) or f"none for sure; {len(maybe)} may be above by their seeds, {missing} methods not tried"
     if not found and (maybe or missing):
         return left_open("seeds that tell: no method is above the baseline by more than noise", told, files(tasks))
-    why = "One above the baseline by more than seeds was wanted."
+    why = f"One above the baseline by more than {CHOSEN} times what seeds differ by was wanted."
     return judge(bool(found), told, why, files(tasks), differs=unlike(tasks))
 
 

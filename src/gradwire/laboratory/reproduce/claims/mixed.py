@@ -12,7 +12,7 @@ from statistics import median
 from gradwire.core.baselines import WIN
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained
 from gradwire.laboratory.reproduce.throughput import BASELINES, SPECS, STAND_IN, Setting
-from gradwire.planner.training import time_to
+from gradwire.planner.training import Run, time_to
 from gradwire.planner.tta import default_targets
 
 FP32, FP16 = BASELINES
@@ -36,10 +36,13 @@ def rounds(trained: Trained, setting: Setting) -> float | None:
     group = trained.find(setting.codec)
     if group is None:
         return None
-    reached = [time_to(r.by_rounds(), target(trained)) for r in group.runs]
-    if sum(r is not None for r in reached) <= len(reached) / 2:
-        return math.inf
-    return median(math.inf if r is None else r.rounds for r in reached)
+    return median(needed_by(trained, run) for run in group.runs)
+
+
+def needed_by(trained: Trained, run: Run) -> float:
+    """Rounds of one run to the target, which is as much easier as its seed is unlucky; infinite: it never meets it."""
+    reached = time_to(run.by_rounds(), trained.luck.on(target(trained), run.seed))
+    return math.inf if reached is None else reached.rounds
 
 
 def seconds(trained: Trained, setting: Setting, model: str) -> float | None:
@@ -60,7 +63,7 @@ def noise(trained: Trained) -> float:
     """The largest share by which seeds differ in their rounds to the target; where none were repeated, 5 %."""
     ranges = []
     for group in trained.groups:
-        needed = [r.rounds for run in group.runs if (r := time_to(run.by_rounds(), target(trained))) is not None]
+        needed = [n for run in group.runs if (n := needed_by(trained, run)) < math.inf]
         if len(needed) > 1:
             ranges.append((max(needed) - min(needed)) / median(needed))
     return max(ranges, default=WIN - 1)
