@@ -24,10 +24,10 @@ from gradwire.laboratory.reproduce.contradictions import UTILITY
 from gradwire.laboratory.reproduce.evidence import Evidence, Trained, checked, gathered
 from gradwire.laboratory.reproduce.throughput import BERT, STAND_IN, VGG19, Setting
 from gradwire.planner.clock import Modelled
-from gradwire.planner.quality import PERPLEXITY, seed_noise
+from gradwire.planner.quality import kind_of, seed_noise
 from gradwire.planner.seeds import by_rate
 from gradwire.planner.spec import short
-from gradwire.planner.tta import COMPARABLE_SHARE, LOSSY_NOTE, Utility, slack, utility
+from gradwire.planner.tta import LOSSY_NOTE, Utility, slack, utility
 from gradwire.planner.workload import shipped
 
 HARDWARE = "h200"
@@ -56,9 +56,10 @@ What is not alike, here and there, and to be kept in mind:
   Random-k; ours have momentum, so they do not count where GRACE's methods are compared.
 - A codec that our error feedback scales, so that it does not diverge, is no evidence about error feedback.
 - THC that saturates keeps no memory, THC with exact sums does: they differ in both.
-- Most codecs have one seed. Two runs that differ in nothing but their seed differ by less than {noise:.2f} points in 95
-  of 100 pairs, by the median over codecs (those that fail spread more): what is nearer than that to its limit is open.
-  {perplexities}
+- Most codecs have one seed. Two runs that differ in nothing but their seed differ in 95 of 100 pairs by less than
+  {noise}, by the median over codecs (those that fail spread more): what is nearer than that to its limit is open.
+- A seed may be lucky for all codecs: it is taken to be where at least six have its luck in common, by their median and
+  its interval ({luck}). Luck is taken off before codecs are compared.
 """
 
 Source = Callable[[Path, Record], str]
@@ -86,20 +87,23 @@ def write(evidence: Evidence) -> str:
         "utility": "\nAll numbers are in [utility.md](utility.md).\n",
     }
     parts = [f"\n## {p.title}\n\n{p.cites}.\n{tables[id]}{_list(judged[id])}" for id, p in PAPERS.items()]
-    intro = INTRO.format(noise=seed_noise() or 0.0, off=evidence.model_error, perplexities=_perplexities())
+    intro = INTRO.format(noise=_noise(evidence), luck=_luck(evidence), off=evidence.model_error)
     return (
         f"# Findings of four papers, checked\n{intro}\n{_tally(judged)}{''.join(parts)}"
         f"{_contradictions(evidence)}{_utilities(evidence)}"
     )
 
 
-def _perplexities() -> str:
-    """How noisy they are taken to be."""
-    known = seed_noise(PERPLEXITY)
-    if known is None:
-        assumed = 100 * COMPARABLE_SHARE
-        return f"No perplexity was trained twice; as much as counts as equal, {assumed:g} %, is taken for its noise."
-    return f"Perplexities differ by less than {known:.1f} % so."
+def _noise(evidence: Evidence) -> str:
+    """Of seeds, by kind of task."""
+    known = {kind_of(trained.name): (seed_noise(trained.name), trained.unit) for trained in evidence.all}
+    told = {kind: (noise, "points" if unit == "%" else "%") for kind, (noise, unit) in known.items() if noise}
+    return ", ".join(f"{noise:.2f} {unit} ({kind})" for kind, (noise, unit) in told.items())
+
+
+def _luck(evidence: Evidence) -> str:
+    known = [f"{trained.name}: {trained.luck}" for trained in evidence.all if trained.luck.raised]
+    return "; ".join(known) or "of none yet"
 
 
 def _tally(judged: dict[str, list[tuple[Claim, Judged]]]) -> str:

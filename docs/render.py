@@ -325,8 +325,8 @@ def advice_block() -> str:
 def tta_block() -> str:
     """What `gradwire tta` says of the trainings on a GPU."""
     paths = sorted((ROOT / "results").glob("accuracy_h200_*.jsonl"))
-    records = [r for path in paths for r in load(path) if r.what["task"] == TRAINED["task"]]
-    runs = tta.named([Run.of(r) for r in records], CODECS_SHOWN, [tta.DEFAULT])
+    made = {path: [Run.of(r) for r in load(path) if r.what["task"] == TRAINED["task"]] for path in paths}
+    runs = tta.named([run for each in made.values() for run in each], CODECS_SHOWN, [tta.DEFAULT])
     table = utility(runs, Modelled(planner.predict, {"hardware": "h200", "mode": "overlap", **CLUSTER}))
     screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
     screen.print(tta.table_of(table))
@@ -334,7 +334,7 @@ def tta_block() -> str:
     shown = "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines()).strip("\n")
     options = " ".join(f"--{k} {v}" for k, v in {**TRAINED, **CLUSTER}.items())
     codec_options = " ".join(f"--codec {shlex.quote(c)}" for c in CODECS_SHOWN)
-    files = ", ".join(f"[{path.stem[-10:]}](results/{path.name})" for path in paths)
+    files = ", ".join(f"[{path.stem[-10:]}](results/{path.name})" for path, each in made.items() if each)
     seeds = sorted({len(row.group.runs) for row in table.rows})
     commits = " and ".join(f"`{c[:12]}`" for c in dict.fromkeys(r.record.commit for r in runs))
     return (

@@ -1,7 +1,7 @@
 """A plain DDP job to try `gradwire doctor` on, and to see whether what it estimates comes true.
 
 gradwire doctor -- gradwire lab --hosts 2 --rate 200mbit -- python examples/diagnose.py
-gradwire doctor -- gradwire lab --hosts 2 --rate 200mbit -- python examples/diagnose.py --codec thc
+gradwire doctor -- gradwire lab --hosts 2 --rate 200mbit -- python examples/diagnose.py --codec eightbit
 """
 
 from __future__ import annotations
