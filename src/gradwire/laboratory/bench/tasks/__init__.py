@@ -27,6 +27,7 @@ _TASKS = {
     "resnet18-cifar100": ("images", "ResNet18Cifar100"),
     "ncf-ml1m": ("recommendation", "NcfMovieLens1M"),
     "ncf-ml20m": ("recommendation", "NcfMovieLens20M"),
+    "bpr-ml1m": ("factors", "BprMovieLens1M"),
     "lstm-wikitext2": ("language", "LstmWikiText2"),
     "lstm-ptb": ("language", "LstmPennTreebank"),
     "bert-small-wikitext2": ("masked", "BertWikiText2"),

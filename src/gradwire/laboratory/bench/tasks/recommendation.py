@@ -95,14 +95,18 @@ class Ncf(Task):
     def model(self, seed: int) -> nn.Module:
         return build(self.model_name, seed)
 
-    def open(self, directory: Path | None, device: torch.device) -> InteractionData:
+    def interactions(self, directory: Path | None) -> movielens.Interactions:
+        """The data set, if the model has rows for all of it."""
         data = movielens.load(self.ratings, directory)
         if data.users > self.limits[0] or data.items > self.limits[1]:
             raise ConfigError(
                 f"{self.name}: the model has rows for {self.limits[0]} users and {self.limits[1]} items, the data have "
                 f"{data.users} and {data.items}; --data-dir must hold {data.title} itself"
             )
-        return InteractionData(data, device)
+        return data
+
+    def open(self, directory: Path | None, device: torch.device) -> InteractionData:
+        return InteractionData(self.interactions(directory), device)
 
     def synthetic(self, device: torch.device) -> InteractionData:
         return InteractionData(synthetic(), device)
