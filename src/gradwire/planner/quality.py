@@ -37,6 +37,7 @@ FAMILIES = {
     "gpt": LANGUAGE,
     "lstm": LANGUAGE,
     "ncf": RECOMMENDATION,
+    "bpr": RECOMMENDATION,
     "unet": SEGMENTATION,
 }
 POINTS, PERPLEXITY = "points", "percent of the perplexity"

@@ -50,8 +50,8 @@ class Answer(nn.Module):
 def test_names_and_tasks_agree():
     assert tasks.names() == [
         *("resnet9-cifar10", "resnet20-cifar10", "densenet40-cifar10", "vgg16-cifar10", "vgg19bn-cifar10"),
-        *("vgg19bn-cifar100", "resnet18-cifar10", "resnet18-cifar100", "ncf-ml1m", "ncf-ml20m", "lstm-wikitext2"),
-        *("lstm-ptb", "bert-small-wikitext2", "gpt-wikitext2", "unet-dagm", "shapes"),
+        *("vgg19bn-cifar100", "resnet18-cifar10", "resnet18-cifar100", "ncf-ml1m", "ncf-ml20m", "bpr-ml1m"),
+        *("lstm-wikitext2", "lstm-ptb", "bert-small-wikitext2", "gpt-wikitext2", "unet-dagm", "shapes"),
     ]
     for name in tasks.names():
         assert tasks.task(name).name == name
