@@ -14,7 +14,16 @@ from gradwire import models
 from gradwire.core.errors import ConfigError, UnknownName
 from gradwire.laboratory.bench import tasks
 from gradwire.laboratory.bench.data import cifar, dagm, movielens, text
-from gradwire.laboratory.bench.tasks import common, drawn, images, language, masked, recommendation, segmentation
+from gradwire.laboratory.bench.tasks import (
+    common,
+    drawn,
+    factors,
+    images,
+    language,
+    masked,
+    recommendation,
+    segmentation,
+)
 from gradwire.models import bert, lstm
 
 CPU = torch.device("cpu")
@@ -29,8 +38,14 @@ GRACE = {
     "unet-dagm": (1_850_305, 46, 96.4),
 }
 # Enough of a step for one core: workers and batch.
-SIZES = {"resnet20-cifar10": (2, 8), "ncf-ml1m": (4, 64), "lstm-ptb": (2, 3), "bert-small-wikitext2": (2, 3)}
-SIZES |= {"gpt-wikitext2": (2, 2), "unet-dagm": (3, 2), "shapes": (4, 16)}
+SIZES = {
+    "resnet20-cifar10": (2, 8),
+    "ncf-ml1m": (4, 64),
+    "bpr-ml1m": (4, 64),
+    "lstm-ptb": (2, 3),
+    "bert-small-wikitext2": (2, 3),
+}
+SIZES |= {"bpr-ml1m": (4, 64), "gpt-wikitext2": (2, 2), "unet-dagm": (3, 2), "shapes": (4, 16)}
 
 
 class Answer(nn.Module):
@@ -258,6 +273,30 @@ def test_an_epoch_holds_every_positive_once_and_four_new_items_for_each():
     known = {tuple(pair) for pair in source.train.tolist() + source.test.tolist()}
     assert not known & set(zip(users[likes == 0].tolist(), items[likes == 0].tolist(), strict=True))
     assert torch.equal(users[likes == 0].bincount(), 4 * users[likes == 1].bincount())
+
+
+def test_an_epoch_of_pairs_compares_each_positive_with_one_new_item():
+    source = recommendation.synthetic()
+    data = factors.PairData(source, CPU)
+    assert data.steps(4, 64) * 256 == len(source.train)
+    parts = [torch.cat(t) for t in zip(*(one for step in data.epoch(0, 0, 4, 64) for one in step), strict=True)]
+    users, liked, others = parts
+    assert sorted(torch.stack([users, liked], 1).tolist()) == sorted(source.train.tolist())
+    known = {tuple(pair) for pair in source.train.tolist() + source.test.tolist()}
+    assert not known & set(zip(users.tolist(), others.tolist(), strict=True))
+
+
+def test_a_factorisation_scores_by_its_vectors_and_biases_and_is_asked_to_rank():
+    model = factors.Factors(users=2, items=3, width=2)
+    with torch.no_grad():
+        model.user.weight.copy_(torch.tensor([[1.0, 2.0], [0.0, -1.0]]))
+        model.item.weight.copy_(torch.tensor([[1.0, 1.0], [3.0, 0.0], [0.0, 4.0]]))
+        model.bias.weight.copy_(torch.tensor([[0.5], [0.0], [1.0]]))
+    assert model(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2])).tolist() == [3.5, 3.0, -3.0]
+    data = factors.PairData(recommendation.synthetic(), CPU)
+    pairs = torch.tensor([0, 1]), torch.tensor([2, 0]), torch.tensor([0, 2])
+    wanted = (math.log1p(math.exp(3.5 - 9.0)) + math.log1p(math.exp(-3.0 + 0.5))) / 2  # scores 9, -0.5; 3.5, -3
+    assert data.loss(model, pairs, ())[0].item() == pytest.approx(wanted)
 
 
 def test_hit_rate_is_the_share_of_items_among_the_first_ten():

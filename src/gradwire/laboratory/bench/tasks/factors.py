@@ -18,6 +18,7 @@ from gradwire.laboratory.bench.data import movielens
 from gradwire.laboratory.bench.tasks.base import Batch, Carry, Recipe
 from gradwire.laboratory.bench.tasks.common import generator, num_steps, shuffled
 from gradwire.laboratory.bench.tasks.recommendation import InteractionData, NcfMovieLens1M, synthetic
+from gradwire.models import ncf
 
 WIDTH = 64
 
@@ -37,6 +38,11 @@ class Factors(nn.Module):
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         score: Tensor = (self.user(users) * self.item(items)).sum(-1) + self.bias(items).squeeze(-1)
         return score
+
+
+def model() -> Factors:
+    """For the users and items of MovieLens-1M."""
+    return Factors(ncf.SMALL_USERS, ncf.SMALL_ITEMS, width=WIDTH)
 
 
 class PairData(InteractionData):
@@ -63,13 +69,8 @@ class BprMovieLens1M(NcfMovieLens1M):
     """Hit rate of a matrix factorisation."""
 
     name = "bpr-ml1m"
-    model_name = "bpr-ml1m"
+    model_name = f"{__name__}:model"
     recipe = Recipe(batch=2048, epochs=30, optimizer="adam", learning_rate=4e-3, decay="constant")  # of eight workers
-
-    def model(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return Factors(*self.limits, width=WIDTH)
 
     def open(self, directory: Path | None, device: torch.device) -> PairData:
         return PairData(self.interactions(directory), device)
