@@ -53,6 +53,30 @@ class Regime:
     why: str
 
 
+def regime(old: float | None, now: float, epochs: int, eta: float) -> Regime:
+    """What two norms say.
+
+    Args:
+        old: of the older gradient, if there is one.
+        now: of the newer one.
+        epochs: that lie between them.
+        eta: the relative change that is critical.
+
+    Example:
+        >>> regime(8.0, 3.0, epochs=10, eta=0.5)
+        Regime(critical=True, why='norm 8 to 3 in 10 epochs: 0.62 >= eta')
+    """
+    if old is None:
+        return Regime(True, "there is no older norm to compare with")
+    if not (math.isfinite(old) and math.isfinite(now)):
+        return Regime(True, f"the gradient's norm is not finite: {old:.3g}, then {now:.3g}")
+    if old == 0:
+        return Regime(True, "the older gradient was zero")
+    ratio = abs(old - now) / old
+    sign = ">=" if ratio >= eta else "<"
+    return Regime(ratio >= eta, f"norm {old:.3g} to {now:.3g} in {epochs} epochs: {ratio:.2f} {sign} eta")
+
+
 @dataclass(frozen=True)
 class Regimes:
     """What a `Detector` has found.
@@ -116,24 +140,13 @@ class Detector:
         if seen.epoch % self.every == 0:
             old, when = kept.get("norms", {}), kept.get("epoch", 0)
             if kept.get("fell") != seen.epoch - 1:
-                found = {p: self._compare(old.get(p), now, seen.epoch - when) for p, now in norms.items()}
+                found = {p: regime(old.get(p), now, seen.epoch - when, self.eta) for p, now in norms.items()}
             then |= {"norms": dict(norms), "epoch": seen.epoch}
         if fell:
             then["fell"] = seen.epoch
             why = f"the learning rate falls from {seen.learning_rate:.3g} to {seen.next_learning_rate:.3g}"
             found = {ALL: Regime(True, why)}
         return Regimes(found, then, self._warning(falls))
-
-    def _compare(self, old: float | None, now: float, epochs: int) -> Regime:
-        if old is None:
-            return Regime(True, "there is no older norm to compare with")
-        if not (math.isfinite(old) and math.isfinite(now)):
-            return Regime(True, f"the gradient's norm is not finite: {old:.3g}, then {now:.3g}")
-        if old == 0:
-            return Regime(True, "the older gradient was zero")
-        ratio = abs(old - now) / old
-        sign = ">=" if ratio >= self.eta else "<"
-        return Regime(ratio >= self.eta, f"norm {old:.3g} to {now:.3g} in {epochs} epochs: {ratio:.2f} {sign} eta")
 
     def _warning(self, falls: int) -> str:
         """Once, where the schedule keeps everything at `low`."""

@@ -345,6 +345,18 @@ def shared(*shares, share=0.1, data="CIFAR-10"):
     return record("supports", what, 1.0, {"pairs": pairs})
 
 
+def curved(*windows, epochs=300, seed=0, data="CIFAR-10"):
+    """Looks at the loss's curvature: critical by the norm, by the eigenvalue."""
+    marks = [None, *({"norm": norm, "eigenvalue": eigenvalue} for norm, eigenvalue in windows)]
+    what = {"task": "resnet18-cifar10", "data": data, "epochs": epochs, "every": 10}
+    command = f"gradwire bench curvature --epochs {epochs} --seed {seed}"
+    return [
+        record("curvature", {**what, "epoch": 10 * i}, 1.0, {"critical": mark}, command=command)
+        for i, mark in enumerate(marks)
+    ]
+
+
+BOTH, NEITHER, NORM, EIGENVALUE = (True, True), (False, False), (True, False), (False, True)
 ACCORDION = {
     **{
         f"A-{task}-{what}": pair
@@ -365,6 +377,7 @@ ACCORDION = {
         evidence([plain(93.9), plain(92.6, batch=1024)]),
         evidence([plain(93.9), plain(93.9, batch=1024)]),
     ),
+    "A-hessian": (evidence(curved(*3 * [BOTH], NEITHER)), evidence(curved(*2 * [NORM, EIGENVALUE], NEITHER))),
     "A-overlap": (evidence([shared(0.95)]), evidence([shared(0.4)])),
     "A-adaqs": (evidence(adaqs("resnet18-cifar10", 90.0)), evidence(adaqs("resnet18-cifar10", 94.0))),
     "A-adaqs-cifar100": (evidence(adaqs("resnet18-cifar100", 90.0)), evidence(adaqs("resnet18-cifar100", 94.0))),

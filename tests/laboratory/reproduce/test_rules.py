@@ -13,9 +13,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from planted import (
+    BOTH,
     BY_SHAPES,
+    EIGENVALUE,
+    NEITHER,
+    NORM,
     PLANTED,
     VGG,
+    curved,
     ending,
     evidence,
     grown,
@@ -206,6 +211,19 @@ def test_what_gradients_share_is_open_where_pairs_differ():
     found = judged("A-overlap", [shared(0.4, 0.3, 0.5)])
     assert (found.verdict, found.files) == (NOT_REPRODUCED, ("some.jsonl",))
     assert "epoch 1 of 300; the study does not say which" in found.why
+
+
+def test_critical_regimes_are_compared_over_the_longest_training():
+    assert verdict("A-hessian", curved(*3 * [BOTH], NEITHER)) == REPRODUCED
+    assert verdict("A-hessian", curved(BOTH, NORM)) == OPEN  # half of two, give or take one
+    assert verdict("A-hessian", curved(*4 * [NEITHER])) == OPEN  # nothing is critical
+    assert verdict("A-hessian", curved(*3 * [BOTH], data="synthetic: coloured patterns")) == OPEN
+    short = curved(*4 * [EIGENVALUE], BOTH, epochs=30)
+    found = judged("A-hessian", short)
+    assert (found.verdict, found.files) == (NOT_REPRODUCED, ("some.jsonl",))
+    assert "30 epochs of 300, both by Accordion's rule" in found.why
+    assert "5 windows of 10 epochs 1 are critical by the norm, 5 by the eigenvalue, 1 by both" in found.found
+    assert verdict("A-hessian", [*short, *curved(*3 * [BOTH])]) == REPRODUCED
 
 
 def test_what_is_nearer_than_the_models_error_is_open():

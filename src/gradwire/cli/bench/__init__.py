@@ -7,6 +7,7 @@ import typer
 from gradwire.cli.bench.accuracy import accuracy
 from gradwire.cli.bench.autopilot import autopilot
 from gradwire.cli.bench.collective import collective
+from gradwire.cli.bench.curvature import curvature
 from gradwire.cli.bench.encode import encode
 from gradwire.cli.bench.frameworks import frameworks
 from gradwire.cli.bench.iteration import iteration
@@ -17,7 +18,9 @@ from gradwire.cli.bench.supports import supports
 from gradwire.cli.importing import importing
 
 bench = typer.Typer(name="bench", help="Measure on this machine, into records.")
-for function in (encode, iteration, overlap, collective, step, sharded, frameworks, autopilot, accuracy, supports):
+SPEED = (encode, iteration, overlap, collective, step, sharded, frameworks, autopilot)
+TRAININGS = (accuracy, supports, curvature)
+for function in (*SPEED, *TRAININGS):
     bench.command()(importing(function))
 
 

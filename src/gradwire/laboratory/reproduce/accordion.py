@@ -18,6 +18,7 @@ SCHEDULE = 59.0  # epochs at low compression that table 3.2's volume of ResNet-1
 NEAR = 0.1  # epochs
 BATCHES = (94.49, 93.21, 94.34)  # percent, ResNet-18 on CIFAR-10: 512, 4096, Accordion; the authors' logs, last epoch
 LARGEST, COMMON = 0.1, 0.9  # of coordinates; which share of them two gradients have in common, figure 3.3a
+SAME = 0.5  # of the windows that either measure calls critical: those that both must, for regimes to be the same
 LARGE_BATCH_LOSS = 1.6  # points at a batch of 16,384, section 3.3
 
 

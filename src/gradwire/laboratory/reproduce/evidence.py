@@ -29,9 +29,10 @@ from gradwire.planner.training import KIND, Run, readable
 from gradwire.planner.tta import slack
 
 # what files of records begin with
-CHECKED = ("accuracy", "collective", "encode", "overlap", "step", "supports", "validation")
+CHECKED = ("accuracy", "collective", "curvature", "encode", "overlap", "step", "supports", "validation")
 SUPPORTS = "supports"  # records of `gradwire bench supports`
-TRAININGS = (KIND, SUPPORTS)  # kinds of records of what came of a training, and of its gradients
+CURVATURE = "curvature"  # of `gradwire bench curvature`
+TRAININGS = (KIND, SUPPORTS, CURVATURE)  # kinds of records of what came of a training, of its gradients, of its loss
 STRONG = 0.7  # a rank correlation from here on is a strong one
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradwire.laboratory.reproduce import accordion
-from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, FEWER, LINES, STEPS, Line
+from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, FEWER, LINES, SAME, STEPS, Line
 from gradwire.laboratory.reproduce.claim import (
     Basis,
     Claim,
@@ -24,6 +24,7 @@ from gradwire.laboratory.reproduce.claim import (
 )
 from gradwire.laboratory.reproduce.claims.accordion_batch import (
     batch,
+    hessian,
     huge_batch,
     large_batch,
     length,
@@ -290,7 +291,7 @@ CLAIMS = (
     _claim(
         "hessian", "section 3.2, figure 3.2",
         "Critical regimes by the norm of the gradient are those by the eigenvalues of the Hessian.",
-        "-", never("eigenvalues of the Hessian along a training"),
+        f"of the windows that either calls critical, at least {SAME:g} by both, give or take one window", hessian,
     ),
     _claim(
         "overlap", "section 3.2.3, figure 3.3a",

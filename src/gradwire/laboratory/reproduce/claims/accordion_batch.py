@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gradwire.core.records import Record
 from gradwire.laboratory.reproduce import accordion
-from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, LARGEST, LINES, Line
+from gradwire.laboratory.reproduce.accordion import COMMON, EPOCHS, EQUAL, LARGEST, LINES, SAME, Line
 from gradwire.laboratory.reproduce.claim import Judged, at_least, at_most, judge, left_open
-from gradwire.laboratory.reproduce.evidence import SUPPORTS, Evidence, Trained
+from gradwire.laboratory.reproduce.evidence import CURVATURE, SUPPORTS, Evidence, Trained
 from gradwire.planner.seeds import Group
 from gradwire.planner.spec import same
 
@@ -130,3 +131,32 @@ def supports(evidence: Evidence) -> Judged:
     differs = f"epoch {epochs} of {EPOCHS}; the study does not say which"
     why = f"More than {COMMON:g} was wanted, by chance it is {LARGEST:g}."
     return judge(holds, told, why, [file for file, _ in found], differs=differs)
+
+
+def hessian(evidence: Evidence) -> Judged:
+    """Whether the gradient's norm and the Hessian's largest eigenvalue call the same epochs critical."""
+    trainings: dict[str, list[tuple[str, Record]]] = {}
+    for file, record in evidence.records:
+        if (record.kind, record.what.get("task"), record.what.get("data")) == (CURVATURE, LINES[0].task, LINES[0].data):
+            trainings.setdefault(record.command, []).append((file, record))
+    if not trainings:
+        return left_open("eigenvalues of the Hessian along a training")
+    looks = max(trainings.values(), key=lambda found: int(found[0][1].what["epochs"]))
+    windows = [record.outcome["critical"] for _, record in looks if record.outcome["critical"] is not None]
+    by = {name: sum(window[name] for window in windows) for name in ("norm", "eigenvalue")}
+    both = sum(window["norm"] and window["eigenvalue"] for window in windows)
+    either = sum(by.values()) - both
+    what = looks[0][1].what
+    told = (
+        f"of {len(windows)} windows of {what['every']} epochs {by['norm']} are critical by the norm, "
+        f"{by['eigenvalue']} by the eigenvalue, {both} by both"
+    )
+    files = [file for file, _ in looks]
+    if not either:
+        return left_open("a training with a critical regime", told, files)
+    one = 1 / either  # window more or less
+    differs = "both by Accordion's rule; the study does not say how it judges eigenvalues"
+    if int(what["epochs"]) < EPOCHS:
+        differs = f"{what['epochs']} epochs of {EPOCHS}, {differs}"
+    why = f"Of the windows that either calls critical, at least {SAME:g} were wanted to be so by both."
+    return judge(at_least(both / either, SAME, one), told, why, files, differs=differs)
