@@ -218,6 +218,7 @@ def test_critical_regimes_are_compared_over_the_longest_training():
     assert verdict("A-hessian", curved(BOTH, NORM)) == OPEN  # half of two, give or take one
     assert verdict("A-hessian", curved(*4 * [NEITHER])) == OPEN  # nothing is critical
     assert verdict("A-hessian", curved(*3 * [BOTH], data="synthetic: coloured patterns")) == OPEN
+    assert verdict("A-hessian", curved(*5 * [EIGENVALUE], BOTH, *20 * [NEITHER])) == NOT_REPRODUCED
     short = curved(*4 * [EIGENVALUE], BOTH, epochs=30)
     found = judged("A-hessian", short)
     assert (found.verdict, found.files) == (NOT_REPRODUCED, ("some.jsonl",))
