@@ -77,6 +77,23 @@ def test_a_codec_that_fails_says_nothing_about_the_noise_of_others():
     assert by_codec([*calm, *wild])["lpc", "none"].margin == by_codec(calm)["lpc", "none"].margin
 
 
+def test_a_task_that_many_codecs_tell_of_has_a_margin_of_its_own():
+    def seeds(codec, *, task, apart):
+        step = apart if codec in {"fp16", "qsgd"} else -apart  # so that no seed is kind to most
+        return [run(codec, 90.0 + i * step, task=task, seed=i) for i in range(3)]
+
+    names = ["fp16", "qsgd", "lpc", "thc", "topk", "natural"]
+    wild = [run for name in names for run in seeds(name, task="resnet9-cifar10", apart=1.0)]
+
+    def calm(codecs):
+        runs = [run for name in codecs for run in seeds(name, task="resnet18-cifar10", apart=0.1)]
+        return {e.task: e.margin for e in tabulate([*wild, *runs]) if e.codec == "qsgd"}
+
+    one = 1.96 * (1 - 2 / 18) ** -1.5 * math.sqrt(2 / 3)  # of seeds that lie a point apart
+    assert calm(names) == {"resnet9-cifar10": round(one, 2), "resnet18-cifar10": round(0.1 * one, 2)}
+    assert calm(names[:5]) == {"resnet9-cifar10": round(one, 2), "resnet18-cifar10": round(one, 2)}  # as its kind
+
+
 def test_a_training_that_was_made_again_counts_once():
     first, again = run("qsgd", 70.0), run("qsgd", 90.0)
     again = replace(again, record=replace(again.record, time="2030-01-01T00:00:00+00:00"))

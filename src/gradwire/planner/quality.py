@@ -2,9 +2,9 @@
 
 The table `data/quality.json` is made from records by `docs/profiles.py`. A loss is in points of accuracy (or of a hit
 rate), or in percent of a perplexity; a loss below zero is a gain. What one seed leaves open is told by seeds of other
-codecs on tasks of the same kind: their typical standard deviation, the median's, gives each loss its margin. Codecs
-that fail spread far more than those that train, and say nothing about them. The luck of a seed is taken off first
-(`luck`).
+codecs on the same task, or where those are few, on tasks of the same kind: their typical standard deviation, the
+median's, gives each loss its margin. Codecs that fail spread far more than those that train, and say nothing about
+them. The luck of a seed is taken off first (`luck`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def tabulate(runs: Iterable[Run]) -> list[Quality]:
         baseline = best.get((FP16, NO_MEMORY)) or best.get((FP32, NO_MEMORY))
         for (codec, _), group in best.items():
             if baseline is not None and group is not baseline and codec != FP32:
-                found.append(_quality_of(group, baseline, of_seeds, spread.get(_kind(group))))
+                deviation = spread.get(group.first.task, spread.get(_kind(group)))
+                found.append(_quality_of(group, baseline, of_seeds, deviation))
     return sorted(found, key=lambda e: (e.task, e.codec, e.memory, e.rounds))
 
 
@@ -231,7 +232,9 @@ def _quality_of(group: Group, baseline: Group, of_seeds: Luck, deviation: float 
 
 
 def _spread(trained: Iterable[tuple[Sequence[Group], Luck]]) -> dict[str, float]:
-    """The typical standard deviation of runs that differ in nothing but their seed, by kind of task.
+    """The typical standard deviation of runs that differ in nothing but their seed.
+
+    By kind of task, and by task where as many codecs have several seeds as a median's interval takes.
 
     A variance of few seeds is below the true one more often than above: (1 - 2/9f)³ of it in the median, where f seeds
     are free (Wilson and Hilferty), so each is divided by that.
@@ -241,9 +244,11 @@ def _spread(trained: Iterable[tuple[Sequence[Group], Luck]]) -> dict[str, float]
         for group in each:
             free = len(group.runs) - 1
             if free:
-                variance = statistics.variance(of_seeds.levels(group))
-                variances[_kind(group)].append(variance / (1 - 2 / (9 * free)) ** 3)
-    return {kind: math.sqrt(statistics.median(found)) for kind, found in variances.items()}
+                variance = statistics.variance(of_seeds.levels(group)) / (1 - 2 / (9 * free)) ** 3
+                variances[group.first.task].append(variance)
+                variances[_kind(group)].append(variance)
+    known = {name: found for name, found in variances.items() if name in TASKS or len(found) >= luck.ENOUGH}
+    return {name: math.sqrt(statistics.median(found)) for name, found in known.items()}
 
 
 def _kind(group: Group) -> str:

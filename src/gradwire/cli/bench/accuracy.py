@@ -119,7 +119,9 @@ def accuracy(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record", metavar="FILE", help="Append to this .jsonl file; runs that are in it are not made again."
+            "--record",
+            metavar="FILE",
+            help="Append to this .jsonl file; runs that are in it at this commit are not made again.",
         ),
     ] = None,
     gpus: Annotated[int | None, options.GPUS] = None,
