@@ -180,6 +180,17 @@ def test_matrices_of_lower_rank_do_no_harm(spec, rank):
     assert far(out, y) < 0.05  # nothing is stuck at the lower rank
 
 
+@pytest.mark.parametrize("memory", ["none", "error_feedback"])
+def test_powersgd_columns_that_a_gradient_does_not_need_serve_the_next_one(memory):
+    """They are not lost, and do not shrink until they are numbers that a CPU is slow with."""
+    small = gradwire.VirtualCluster(workers=1, codec="powersgd(rank=4)", memory=memory)
+    one = normal(96, 1, seed=1) @ normal(1, 48, seed=2)
+    for _ in range(40):
+        small.reduce({"w": [one]})
+    y = normal(96, 3, seed=3) @ normal(3, 48, seed=4)
+    assert far(small.reduce({"w": [y]})["w"], y) < 1e-3
+
+
 @pytest.mark.parametrize("name", ["powersgd", "gradzip"])
 def test_a_factor_of_zeros_is_not_used(name):
     """A bad first step leaves one behind on an accelerator; half of this gradient's columns are zero."""

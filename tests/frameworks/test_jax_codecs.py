@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from axis_jobs import gradients, reducer
-from steps import SHAPES, flat, given
+from steps import SHAPES, flat, given, tree_of
 
 import gradwire
 
@@ -72,6 +72,29 @@ def test_the_compiled_program_sends_the_small_type(codec, dtype):
         assert found, f"nothing of {dtype} in {sent}"
         bytes_ = sum(int(a) * int(b) for a, b in found) * (2 if dtype == "u16" else 1)
         assert bytes_ < (0.55 if dtype == "u16" else 0.3) * 4 * elements
+
+
+def test_powersgd_finds_again_what_a_gradient_had_nothing_for():
+    """After gradients of rank one, those of rank two come through: no column of the factor is lost."""
+    step, state = reducer("powersgd(rank=2)", 2)
+    draw = numpy.random.default_rng(0).standard_normal
+
+    def alike(rank):
+        def both(name):
+            first, *rest = SHAPES[name]
+            product = draw((first, rank)) @ draw((rank, numpy.prod(rest, dtype=int)))
+            return numpy.stack([product.reshape(SHAPES[name])] * 2).astype("float32")
+
+        return tree_of(both)
+
+    one, two = alike(1), alike(2)
+    for _ in range(12):
+        _, state = step(one, state)
+    for _ in range(3):
+        found, state = step(two, state)
+    for name in ("['a']", "['d']['e']"):
+        wanted = flat(two)[name][0]
+        assert numpy.abs(numpy.asarray(flat(found)[name]) - wanted).max() < 1e-3 * numpy.abs(wanted).max(), name
 
 
 def test_a_step_that_is_not_finite_leaves_the_state():

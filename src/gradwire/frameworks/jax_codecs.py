@@ -365,8 +365,8 @@ def _like(flat: Array, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _revived(factor: Array) -> Array:
-    """Scaled to a largest magnitude of 1; a fixed dense factor takes the place of zero, which leads nowhere."""
-    largest = jnp.abs(factor).max()
+    """Columns scaled to a largest magnitude of 1; fixed dense ones take the place of zeros, which lead nowhere."""
+    largest = jnp.abs(factor).max(0)
     waves, places = (jnp.arange(1.0, n + 1) for n in factor.shape[::-1])
     return jnp.where(largest == 0, jnp.cos(jnp.outer(places, waves)), factor / jnp.where(largest == 0, 1.0, largest))
 

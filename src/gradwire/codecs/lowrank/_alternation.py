@@ -178,6 +178,16 @@ def revived(right: Tensor, shapes: factors.Shapes) -> Tensor:
     return factors.unit(right, shapes, _dense(shapes, right.device))[0]
 
 
+def each_revived(right: Tensor, shapes: factors.Shapes) -> Tensor:
+    """The same, column by column: of Q, whose transpose lies there by rows."""
+    return factors.unit(right, _by_row(shapes), _dense(shapes, right.device))[0]
+
+
+@lru_cache(maxsize=256)
+def _by_row(shapes: factors.Shapes) -> factors.Shapes:
+    return tuple((1, width) for rank, width in shapes for _ in range(rank))
+
+
 @lru_cache(maxsize=256)
 def _dense(shapes: factors.Shapes, device: torch.device) -> Tensor:
     """Factors without zeros, whose largest magnitude is 1: (1, n)."""

@@ -10,8 +10,9 @@ delta = 0. Vectors, and matrices for which m·l <= min_rate·r(m + l), travel as
 both rounds with Q = Q' within a step.
 Wire: r (m + l) values of 4 bytes for an m × l matrix and each iteration, r no larger than m and l.
 
-Q is scaled to a largest magnitude of 1 before it is used, so that M Q neither overflows nor vanishes. A direction that
-M Q does not have gets a column of zeros. A zero Q, as a zero gradient leaves it, is replaced by a fixed one.
+Each column of Q is scaled to a largest magnitude of 1 before it is used, so that M Q neither overflows nor vanishes;
+what the columns span stays the same. Not scaled, a column that gradients have nothing for would shrink from step to
+step until it is lost. A column of zeros is replaced by a fixed one.
 
 Vogels et al., PowerSGD, NeurIPS 2019, arXiv:1905.13727, algorithms 1 and 2.
 """
@@ -24,7 +25,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.codecs._parameters import checked
-from gradwire.codecs.lowrank._alternation import AlternatingCodec
+from gradwire.codecs.lowrank._alternation import AlternatingCodec, each_revived
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.kernels.factors import Shapes, orthonormal
 
@@ -68,6 +69,9 @@ class PowerSGD(AlternatingCodec):
     @property
     def traits(self) -> Traits:
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, propagates_nonfinite=True)
+
+    def turned(self, right: Tensor, shapes: Shapes) -> Tensor:
+        return each_revived(right, shapes)
 
     def bases(self, left: Tensor, shapes: Shapes) -> Tensor:
         return orthonormal(left, shapes)
