@@ -82,7 +82,7 @@ class AlternatingCodec(Codec):
     warm: bool = True
 
     def turned(self, right: Tensor, shapes: factors.Shapes) -> Tensor:
-        return revived(right, shapes)
+        return each_revived(right, shapes)
 
     @abstractmethod
     def bases(self, left: Tensor, shapes: factors.Shapes) -> Tensor: ...

@@ -25,7 +25,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.codecs._parameters import checked
-from gradwire.codecs.lowrank._alternation import AlternatingCodec, each_revived
+from gradwire.codecs.lowrank._alternation import AlternatingCodec
 from gradwire.core.codec import Combine, Traits, register
 from gradwire.kernels.factors import Shapes, orthonormal
 
@@ -69,9 +69,6 @@ class PowerSGD(AlternatingCodec):
     @property
     def traits(self) -> Traits:
         return Traits(combine=Combine.ROUNDS, memory="error_feedback", delta=0.0, propagates_nonfinite=True)
-
-    def turned(self, right: Tensor, shapes: Shapes) -> Tensor:
-        return each_revived(right, shapes)
 
     def bases(self, left: Tensor, shapes: Shapes) -> Tensor:
         return orthonormal(left, shapes)
