@@ -38,13 +38,7 @@ GRACE = {
     "unet-dagm": (1_850_305, 46, 96.4),
 }
 # Enough of a step for one core: workers and batch.
-SIZES = {
-    "resnet20-cifar10": (2, 8),
-    "ncf-ml1m": (4, 64),
-    "bpr-ml1m": (4, 64),
-    "lstm-ptb": (2, 3),
-    "bert-small-wikitext2": (2, 3),
-}
+SIZES = {"resnet20-cifar10": (2, 8), "ncf-ml1m": (4, 64), "lstm-ptb": (2, 3), "bert-small-wikitext2": (2, 3)}
 SIZES |= {"bpr-ml1m": (4, 64), "gpt-wikitext2": (2, 2), "unet-dagm": (3, 2), "shapes": (4, 16)}
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import RenderableType
 
 from gradwire.cli import setup as options
+from gradwire.cli.bench.looking import Batch, DataDir, Device, Synthetic
 from gradwire.cli.bench.sweeps import table
 from gradwire.cli.output import AsJson, bars, check_output, emit, wants_json
 
@@ -72,7 +73,7 @@ def accuracy(
             help='Of every host\'s link, such as 200mbit, or "loopback" for none.  [default: 1gbit]',
         ),
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Of a worker; else the task's.")] = None,
+    batch: Batch = None,
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Else the task's.")] = None,
     seed: Annotated[
         list[int] | None, typer.Option("--seed", metavar="N", help="May be repeated.  [default: 0]")
@@ -83,7 +84,7 @@ def accuracy(
     momentum: Annotated[
         float | None, typer.Option("--momentum", metavar="X", help="The optimizer's; else the task's.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    device: Device = "cpu",
     precision: Annotated[
         str, typer.Option("--precision", metavar="NAME", help="float32, bf16, or auto: bf16 on a GPU.")
     ] = "auto",
@@ -101,11 +102,8 @@ def accuracy(
     patience: Annotated[
         int, typer.Option("--patience", metavar="N", help="Stop after N epochs without a better one; 0: never.")
     ] = 0,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where the data set lies; else it is downloaded."),
-    ] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Tiny made-up data, to try things out.")] = False,
+    data_dir: DataDir = None,
+    synthetic: Synthetic = False,
     jobs: Annotated[
         int, typer.Option("--jobs", metavar="N", help="Runs at a time, in processes that share the device.")
     ] = 1,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradwire.cli.bench.looking import Batch, DataDir, Device, Seed, Synthetic, Task, Workers, looked
 from gradwire.cli.bench.sweeps import table
-from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
+from gradwire.cli.output import AsJson, RecordFile, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
@@ -18,21 +18,18 @@ HEADINGS = ("epoch", "learning\nrate", "quality", "gradient's\nnorm", "critical"
 
 
 def curvature(
-    task: Annotated[str, typer.Option("--task", metavar="NAME", help="What is trained.")] = "shapes",
+    task: Task = "shapes",
     epochs: Annotated[int | None, typer.Option("--epochs", metavar="N", help="Else the task's.")] = None,
     every: Annotated[int, typer.Option("--every", metavar="N", help="Epochs between two looks.")] = 10,
     examples: Annotated[
         int, typer.Option("--examples", metavar="N", help="Of the training data, that the Hessian is of.")
     ] = 1024,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Virtual ones.")] = 4,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Of a worker; else the task's.")] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights and examples.")] = 0,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where the data set lies; else it is downloaded."),
-    ] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Tiny made-up data, to try things out.")] = False,
+    workers: Workers = 4,
+    batch: Batch = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    synthetic: Synthetic = False,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,7 +42,6 @@ def curvature(
     Example:
       gradwire bench curvature --task resnet18-cifar10 --epochs 300 --device cuda --record curvature.jsonl
     """
-    from gradwire.core import records
     from gradwire.laboratory.bench import curvature as experiment
 
     check_output("bench curvature", "--record", record)
@@ -60,15 +56,7 @@ def curvature(
         device=device,
         synthetic=synthetic,
     )
-    with bars() as progress:
-        bar = progress.add_task("looks", total=plan.looks)
-
-        def keep(look: Record) -> None:
-            progress.advance(bar)
-            if record is not None:
-                records.append(record, [look])
-
-        found = experiment.measure(plan, data_dir, keep)
+    found = looked(lambda keep: experiment.measure(plan, data_dir, keep), "looks", plan.looks, record)
     caption = "critical: changed by half or more since the last look"
     emit(summary(plan.command, found), as_json, lambda: table(HEADINGS, [cells(r) for r in found], caption))
 

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradwire.cli.bench.looking import Batch, DataDir, Device, Seed, Synthetic, Task, Workers, looked
 from gradwire.cli.bench.sweeps import table
-from gradwire.cli.output import AsJson, RecordFile, bars, check_output, emit
+from gradwire.cli.output import AsJson, RecordFile, check_output, emit
 
 if TYPE_CHECKING:
     from gradwire.core.records import Record
 
 
 def supports(
-    task: Annotated[str, typer.Option("--task", metavar="NAME", help="What is trained.")] = "shapes",
+    task: Task = "shapes",
     share: Annotated[float, typer.Option("--share", metavar="X", help="Of coordinates that are the largest.")] = 0.1,
     epochs: Annotated[
         int, typer.Option("--epochs", metavar="N", help="After which to stop; the schedule is the task's.")
     ] = 1,
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="To look at, of each epoch.")] = 10,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Virtual ones.")] = 4,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Of a worker; else the task's.")] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights and examples.")] = 0,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where the data set lies; else it is downloaded."),
-    ] = None,
-    synthetic: Annotated[bool, typer.Option("--synthetic", help="Tiny made-up data, to try things out.")] = False,
+    workers: Workers = 4,
+    batch: Batch = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    synthetic: Synthetic = False,
     record: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +40,6 @@ def supports(
     Example:
       gradwire bench supports --task resnet18-cifar10 --epochs 2 --record supports.jsonl
     """
-    from gradwire.core import records
     from gradwire.laboratory.bench import supports as experiment
 
     check_output("bench supports", "--record", record)
@@ -58,15 +54,7 @@ def supports(
         device=device,
         synthetic=synthetic,
     )
-    with bars() as progress:
-        bar = progress.add_task("epochs", total=epochs)
-
-        def keep(epoch: Record) -> None:
-            progress.advance(bar)
-            if record is not None:
-                records.append(record, [epoch])
-
-        found = experiment.measure(plan, data_dir, keep)
+    found = looked(lambda keep: experiment.measure(plan, data_dir, keep), "epochs", epochs, record)
     headings = ("epoch", "quality", *(kind.replace(" in ", "\nin ") for kind in experiment.PAIRS))
     caption = f"medians (20th to 80th percentile) of pairs; by chance {share:g}"
     emit(summary(plan.command, found), as_json, lambda: table(headings, [cells(r) for r in found], caption))

@@ -18,53 +18,41 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradwire.adaptive.accordion import regime
-from gradwire.core import environment
 from gradwire.core.errors import ConfigError
 from gradwire.core.layout import Layout
-from gradwire.core.records import Quantiles, Record
+from gradwire.core.records import Record
 from gradwire.core.registry import Check
 from gradwire.laboratory.bench import training
+from gradwire.laboratory.bench.looking import Looking
 from gradwire.laboratory.bench.tasks.base import Batch, Data
 from gradwire.laboratory.bench.virtual import Trainer
 
-KIND = "curvature"
 ETA = 0.5  # Accordion's
 ENOUGH = 0.01  # relative change of an eigenvalue between two products, below which it has settled
 PRODUCTS = 40  # of the Hessian and a vector, at most
-SETTING = ("task", "model", "data", "workers", "batch", "epochs", "seed", "precision")  # of the training's record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Looking):
     """What to train, and when to look.
 
     Args:
-        task: of `gradwire bench accuracy`.
         epochs: of the whole schedule; None: the task's.
         every: so many epochs lie between two looks.
         examples: of the training data that the Hessian is of, in whole batches.
-        workers: virtual ones.
-        batch: examples of a worker; None: the task's.
-        seed: of weights, order of examples, augmentation.
-        device: "cpu" or "cuda".
-        synthetic: tiny made-up data.
     """
 
-    task: str
+    kind: ClassVar[str] = "curvature"
     epochs: int | None = None
     every: int = 10
     examples: int = 1024
-    workers: int = 4
-    batch: int | None = None
-    seed: int = 0
-    device: str = "cpu"
-    synthetic: bool = False
 
     def __post_init__(self) -> None:
         check = Check("bench curvature")
@@ -72,32 +60,17 @@ class Plan:
         check.integer("examples", self.examples, 1)
 
     @property
-    def run(self) -> training.Plan:
-        """The training."""
-        return training.Plan(
-            task=self.task,
-            codec="none",
-            workers=self.workers,
-            batch=self.batch,
-            epochs=self.epochs,
-            seed=self.seed,
-            device=self.device,
-            synthetic=self.synthetic,
-        )
+    def schedule(self) -> int | None:
+        return self.epochs
+
+    @property
+    def options(self) -> str:
+        return f"--epochs {self.run.recipe.epochs} --every {self.every} --examples {self.examples}"
 
     @property
     def looks(self) -> int:
         """How many, if nothing falls apart."""
         return math.ceil(self.run.recipe.epochs / self.every)
-
-    @property
-    def command(self) -> str:
-        """The command line that makes the same measurement."""
-        unusual = (f" --batch {self.batch}" if self.batch else "") + (" --synthetic" if self.synthetic else "")
-        return (
-            f"gradwire bench curvature --task {self.task} --epochs {self.run.recipe.epochs} --every {self.every} "
-            f"--examples {self.examples} --workers {self.workers}{unusual} --seed {self.seed} --device {self.device}"
-        )
 
 
 @dataclass(frozen=True)
@@ -253,26 +226,13 @@ def measure(
 
 
 def _record(plan: Plan, curved: Curved, looks: Sequence[Look], quality: float) -> Record:
-    commit, dirty = environment.commit()
-    now, what = looks[-1], curved.plan.what(curved.data.origin)
-    return Record(
-        kind=KIND,
-        what={
-            "epoch": now.epoch,
-            "every": plan.every,
-            "examples": plan.examples,
-            "eta": ETA,
-            **{name: what[name] for name in SETTING},
-        },
-        command=plan.command,
-        time=environment.now(),
-        commit=commit,
-        dirty=dirty,
-        environment=environment.fingerprint("virtual workers"),
-        unit="the Hessian's eigenvalue of largest size",
-        quantiles=Quantiles.of((now.top.value,)),
-        samples=(now.top.value,),
-        outcome={
+    now = looks[-1]
+    return plan.record(
+        curved,
+        {"epoch": now.epoch, "every": plan.every, "examples": plan.examples, "eta": ETA},
+        "the Hessian's eigenvalue of largest size",
+        (now.top.value,),
+        {
             "eigenvalue": now.top.value,
             "change": now.top.change,
             "products": now.top.products,

@@ -16,49 +16,37 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.core import environment
 from gradwire.core.errors import ConfigError
-from gradwire.core.records import Quantiles, Record
+from gradwire.core.records import Record
 from gradwire.core.registry import Check
 from gradwire.laboratory.bench import training
+from gradwire.laboratory.bench.looking import Looking
 from gradwire.laboratory.bench.tasks.base import Batch
 from gradwire.laboratory.bench.virtual import Trainer
 
-KIND = "supports"
 WORKERS, WORKER, MEAN = "two workers in one round", "one worker in two rounds", "the mean in two rounds"
 PAIRS = (WORKERS, WORKER, MEAN)
-SETTING = ("task", "model", "data", "workers", "batch", "epochs", "seed", "precision")  # of the training's record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Looking):
     """What to train, and when to look.
 
     Args:
-        task: of `gradwire bench accuracy`.
         share: of all coordinates that count as the largest.
         epochs: after which to stop; learning rates are those of the task's whole schedule.
         rounds: to look at, evenly over an epoch.
-        workers: virtual ones.
-        batch: examples of a worker; None: the task's.
-        seed: of weights, order of examples, augmentation.
-        device: "cpu" or "cuda".
-        synthetic: tiny made-up data.
     """
 
-    task: str
+    kind: ClassVar[str] = "supports"
     share: float = 0.1
     epochs: int = 1
     rounds: int = 10
-    workers: int = 4
-    batch: int | None = None
-    seed: int = 0
-    device: str = "cpu"
-    synthetic: bool = False
 
     def __post_init__(self) -> None:
         check = Check("bench supports")
@@ -68,26 +56,8 @@ class Plan:
             check.integer(name, getattr(self, name), 2)  # a pair of either
 
     @property
-    def run(self) -> training.Plan:
-        """The training."""
-        return training.Plan(
-            task=self.task,
-            codec="none",
-            workers=self.workers,
-            batch=self.batch,
-            seed=self.seed,
-            device=self.device,
-            synthetic=self.synthetic,
-        )
-
-    @property
-    def command(self) -> str:
-        """The command line that makes the same measurement."""
-        unusual = (f" --batch {self.batch}" if self.batch else "") + (" --synthetic" if self.synthetic else "")
-        return (
-            f"gradwire bench supports --task {self.task} --share {self.share:g} --epochs {self.epochs} --rounds "
-            f"{self.rounds} --workers {self.workers}{unusual} --seed {self.seed} --device {self.device}"
-        )
+    def options(self) -> str:
+        return f"--share {self.share:g} --epochs {self.epochs} --rounds {self.rounds}"
 
 
 def largest(values: Tensor, share: float) -> Tensor:
@@ -163,21 +133,13 @@ def measure(
 
 
 def _record(plan: Plan, watched: Watched, epoch: int, quality: float) -> Record:
-    commit, dirty = environment.commit()
     pairs, recipe = watched.seen(), watched.recipe
-    what = watched.plan.what(watched.data.origin)
-    return Record(
-        kind=KIND,
-        what={"epoch": epoch, "share": plan.share, **{name: what[name] for name in SETTING}},
-        command=plan.command,
-        time=environment.now(),
-        commit=commit,
-        dirty=dirty,
-        environment=environment.fingerprint("virtual workers"),
-        unit=f"share of the largest coordinates that is common to {WORKER}",
-        quantiles=Quantiles.of(pairs[WORKER]),
-        samples=pairs[WORKER],
-        outcome={
+    return plan.record(
+        watched,
+        {"epoch": epoch, "share": plan.share},
+        f"share of the largest coordinates that is common to {WORKER}",
+        pairs[WORKER],
+        {
             "pairs": {kind: list(shares) for kind, shares in pairs.items()},
             "quality": quality,
             "learning_rates": [training.rate(recipe, epoch), training.rate(recipe, epoch + 1)],
