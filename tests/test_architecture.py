@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "tracing": {"core", "kernels", "collectives", "engine"},
     "conformance": {"core", "kernels", "collectives", "engine", "checkpoint", "cluster", "tracing"},
     "planner": {"core", "collectives", "tracing", "models"},
-    "diagnosis": {"core", "integrations", "planner"},
+    "diagnosis": {"core", "collectives", "integrations", "planner"},
     "laboratory.report": {"core", "planner"},
     "laboratory.reproduce": {"core", "planner"},
     "laboratory.explore": {"core", "planner", "laboratory.report"},

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+import gradwire.collectives.gloo_threads  # noqa: F401  (they rest once lanes have ended)
 from gradwire.collectives.alarm import PATIENCE, Alarm
 from gradwire.core.errors import ExchangeFailed
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch.nn.parallel import DistributedDataParallel
 
+import gradwire.collectives.gloo_threads  # noqa: F401  (a watched rank ends well, too)
 from gradwire.diagnosis.job import FOLDER, WANTED
 from gradwire.diagnosis.watch import Watch
 from gradwire.diagnosis.watcher import STEPS, Watcher
