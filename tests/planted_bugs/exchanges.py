@@ -57,4 +57,5 @@ EXCHANGES = [
     Mutant("exchanges: auto gathers among many", "collectives/choose.py", "saved = codec.payload_bytes(numel) * (workers - 1) * (1 - 2 / workers)", "saved = codec.payload_bytes(numel) * (workers - 1) * (1 - 2 / workers) / 1e6", "collectives/test_strategies.py::test_auto_weighs_bytes_saved_against_one_more_message"),
     Mutant("exchanges: a strategy that cannot carry a codec is taken", "collectives/choose.py", "    problem = wish.refusal(codec)\n    if problem:\n", "    problem = wish.refusal(codec)\n    if False:\n", "collectives/test_strategies.py::test_refusals_are_whole_sentences"),
     Mutant("lanes: ranks end while gloo's threads hold tensors", "collectives/gloo_threads.py", "    before = _threads()\n    while", "    before = {}\n    while", "collectives/test_gloo_threads.py"),
+    Mutant("lanes: watched ranks end while gloo's threads hold tensors", "diagnosis/rank.py", "atexit.register(gloo_threads.rest)", "gloo_threads.rest", "collectives/test_gloo_threads.py"),
 ]  # fmt: skip

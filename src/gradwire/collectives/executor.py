@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-import gradwire.collectives.gloo_threads  # noqa: F401  (they rest once lanes have ended)
+from gradwire.collectives import gloo_threads
 from gradwire.collectives.alarm import PATIENCE, Alarm
 from gradwire.core.errors import ExchangeFailed
 
@@ -36,6 +36,7 @@ def _end_threads() -> None:
     for executor in list(_all):
         seconds = SECONDS_GIVEN_UP if executor.given_up else SECONDS_AT_EXIT
         executor._thread.join(max(0.0, start + seconds - time.monotonic()))
+    gloo_threads.rest()
 
 
 class Executor:

@@ -7,7 +7,6 @@ counts as failed. `destroy_process_group` ends these threads only if nobody else
 
 from __future__ import annotations
 
-import atexit
 import time
 from pathlib import Path
 
@@ -16,9 +15,8 @@ SECONDS = 1.0  # at most
 LOOK = 0.01  # seconds between two looks: longer than a thread that wants the interpreter waits before it asks again
 
 
-@atexit.register
-def _rest() -> None:
-    """Sleep, which leaves the interpreter to the threads, until none of them has done anything meanwhile."""
+def rest() -> None:
+    """At exit: sleep, which leaves the interpreter to the threads, until none of them has done anything meanwhile."""
     until = time.monotonic() + SECONDS
     before = _threads()
     while before and time.monotonic() < until:
@@ -37,6 +35,6 @@ def _threads() -> dict[str, tuple[str, str]]:
             told = dict(line.split(":\t", 1) for line in thread.read_text().splitlines() if ":\t" in line)
         except OSError:  # it has ended
             continue
-        if told["Name"] == THREAD:
-            found[thread.parent.name] = (told["State"], told["voluntary_ctxt_switches"])
+        if told.get("Name") == THREAD:  # sandboxes leave some lines out
+            found[thread.parent.name] = (told.get("State", ""), told.get("voluntary_ctxt_switches", ""))
     return found

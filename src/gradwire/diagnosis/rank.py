@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from torch.nn.parallel import DistributedDataParallel
 
-import gradwire.collectives.gloo_threads  # noqa: F401  (a watched rank ends well, too)
+from gradwire.collectives import gloo_threads
 from gradwire.diagnosis.job import FOLDER, WANTED
 from gradwire.diagnosis.watch import Watch
 from gradwire.diagnosis.watcher import STEPS, Watcher
 
 _watchers: list[Watcher] = []
+atexit.register(gloo_threads.rest)  # so that being watched aborts no rank
 
 
 def made(model: DistributedDataParallel) -> None:
