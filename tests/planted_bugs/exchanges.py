@@ -58,4 +58,5 @@ EXCHANGES = [
     Mutant("exchanges: a strategy that cannot carry a codec is taken", "collectives/choose.py", "    problem = wish.refusal(codec)\n    if problem:\n", "    problem = wish.refusal(codec)\n    if False:\n", "collectives/test_strategies.py::test_refusals_are_whole_sentences"),
     Mutant("lanes: ranks end while gloo's threads hold tensors", "collectives/gloo_threads.py", "    before = _threads()\n    while", "    before = {}\n    while", "collectives/test_gloo_threads.py"),
     Mutant("lanes: watched ranks end while gloo's threads hold tensors", "diagnosis/rank.py", "atexit.register(gloo_threads.rest)", "gloo_threads.rest", "collectives/test_gloo_threads.py"),
+    Mutant("launch: a Ctrl-C waits for the next message", "laboratory/bench/launch.py", "min(left, GLANCE)", "left", "laboratory/bench/test_launch.py::test_an_interrupt_that_comes_just_before_a_wait_is_not_kept_waiting"),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -86,17 +87,18 @@ def test_when_the_time_is_up_all_ranks_are_ended(others):
     assert set(multiprocessing.active_children()) == others
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
-def test_ranks_do_not_outlive_an_interrupted_parent(signal_number):
-    script = (
-        "from gradwire.laboratory.bench.launch import launch; from test_launch import sleep\n"
-        "launch(sleep, 2, on_message=lambda rank, pid: print(pid, flush=True))"
-    )
+def start(script):
+    """A parent of its own process; `launch` and what this module has are imported there."""
+    script = f"from gradwire.laboratory.bench.launch import launch; from test_launch import *\n{script}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    parent = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
-    with parent:
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_ranks_do_not_outlive_an_interrupted_parent(signal_number):
+    with start("launch(sleep, 2, on_message=lambda rank, pid: print(pid, flush=True))") as parent:
         ranks = [int(parent.stdout.readline()) for _ in range(2)]
         parent.send_signal(signal_number)
         error = parent.stderr.read()
@@ -105,6 +107,25 @@ def test_ranks_do_not_outlive_an_interrupted_parent(signal_number):
     while any(_runs(pid) for pid in ranks) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(_runs(pid) for pid in ranks)
+
+
+def interrupt_unseen(rank, message):
+    """Ctrl-C that ends no wait of the main thread, as one that comes just before the wait begins."""
+
+    def interrupt():
+        time.sleep(0.2)  # the main thread waits for more messages by now
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+
+
+def test_an_interrupt_that_comes_just_before_a_wait_is_not_kept_waiting():
+    with start("launch(sleep, 1, on_message=interrupt_unseen)") as parent:
+        try:
+            _, error = parent.communicate(timeout=60)  # the ranks would sleep for 600
+        finally:
+            parent.kill()
+    assert "KeyboardInterrupt" in error
 
 
 def _runs(pid):

@@ -41,6 +41,7 @@ from gradwire.laboratory.hosts.network import INTERFACE
 GROUP_TIMEOUT = 60.0  # seconds a collective may wait for a peer
 GRACE = 1.0  # seconds in which a death may explain the failures of the other ranks
 STOP = 5.0  # seconds a rank has to end by itself after it was asked to
+GLANCE = 0.5  # seconds of one wait: Python notices a Ctrl-C that came just before a wait when that wait is over
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _without_interrupts() -> Iterator[None]:
 def _collect(children: list[_Child], deadline: float, timeout: float, on_message: Callable[[int, Any], None]) -> None:
     """Read all pipes until every child has given its result; raise at the first failure."""
     while waiting := [c for c in children if not c.done]:
-        if not _read(children, deadline - time.monotonic(), on_message):
+        if not _read(children, deadline, on_message):
             silent = ", ".join(str(children.index(c)) for c in waiting)
             raise LaunchFailed(
                 f"the time of {timeout:g} s was up before rank {silent} of {len(children)} had finished; all were "
@@ -191,10 +192,14 @@ def _collect(children: list[_Child], deadline: float, timeout: float, on_message
             raise _explain(children)
 
 
-def _read(children: list[_Child], seconds: float, on_message: Callable[[int, Any], None]) -> bool:
+def _read(children: list[_Child], deadline: float, on_message: Callable[[int, Any], None]) -> bool:
     """Wait until a child has something to say and take it; False if none had."""
     by_pipe = {c.pipe: (rank, c) for rank, c in enumerate(children) if not c.done}
-    ready = [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), max(0.0, seconds)) if pipe in by_pipe]
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        ready = [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), min(left, GLANCE)) if pipe in by_pipe]
+        if ready or not left:
+            break
     for rank, child in ready:
         child.read(partial(on_message, rank))
     return bool(ready)
@@ -203,7 +208,7 @@ def _read(children: list[_Child], seconds: float, on_message: Callable[[int, Any
 def _explain(children: list[_Child]) -> LaunchFailed:
     """The earliest failure, which explains the others. A death is noticed late, hence the grace."""
     until = time.monotonic() + GRACE
-    while not all(c.done for c in children) and _read(children, until - time.monotonic(), lambda rank, message: None):
+    while not all(c.done for c in children) and _read(children, until, lambda rank, message: None):
         pass
     failures = [(c.failure.when, rank, c.failure) for rank, c in enumerate(children) if c.failure]
     _, rank, failure = min(failures, key=lambda f: f[:2])
