@@ -88,8 +88,8 @@ def test_when_the_time_is_up_all_ranks_are_ended(others):
 
 
 def start(script):
-    """A parent of its own process; `launch` and what this module has are imported there."""
-    script = f"from gradwire.laboratory.bench.launch import launch; from test_launch import *\n{script}"
+    """A process that runs a script, for which it has the names of this module."""
+    script = f"from test_launch import *\n{script}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     return subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
